@@ -1,0 +1,139 @@
+"""Tells whoever has something open that `fit` has ended, also by an exception.
+
+Keras calls `on_train_end` only where `fit` returns. Threads, an open profiler, pending
+saves and a table's row must end in every case. What can be seen from outside is `fit`'s
+frame: as long as it is on its thread's stack, the run goes on.
+
+This file leans on how Keras is built: a frame of a function named `fit`, in a module of
+Keras, whose `self` is the model. Checked on Keras 3.10 to 3.15. Where such a frame is not
+found (a subclass that overrides `fit` without calling Keras', a loop of the user's own),
+`on_train_end`, the instance's next run and the interpreter's exit are what remains.
+"""
+
+import atexit
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+# A look at the stacks takes some 10 microseconds.
+_LOOK_EVERY_S = 0.05
+
+
+class FitRun:
+    """The running `fit` of a model, found on the stack of the thread that asks.
+
+    Args:
+        model: The model whose `fit` is looked for.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._thread = threading.get_ident()
+        self._frame = _find_fit_frame(sys._getframe(1), model)
+
+    @property
+    def found(self) -> bool:
+        """Whether Keras' `fit` was on the stack."""
+        return self._frame is not None
+
+    def is_running(self) -> bool:
+        """Returns whether `fit` has not ended yet; True where it was never found."""
+        if self._frame is None:
+            return True
+        frame: FrameType | None = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if frame is self._frame:
+                return True
+            frame = frame.f_back
+        return False
+
+    def has_validation_data(self) -> bool:
+        """Returns whether `fit` was given validation data of its own; False where unknown."""
+        return self._local("validation_data") is not None
+
+    def training_batch_size(self) -> int | None:
+        """Returns the (global) batch size of the training data, or None where unknown."""
+        adapter = getattr(self._local("epoch_iterator"), "data_adapter", None)
+        size = getattr(adapter, "batch_size", None)
+        return size if isinstance(size, int) and size > 0 else None
+
+    def callbacks(self) -> Sequence[Any]:
+        """Returns the callbacks of this run in their order; empty where unknown."""
+        return tuple(getattr(self._local("callbacks"), "callbacks", None) or ())
+
+    def forget(self) -> None:
+        """Lets go of the frame and all that its local variables hold."""
+        self._frame = None
+
+    def _local(self, name: str) -> Any:
+        return None if self._frame is None else self._frame.f_locals.get(name)
+
+
+class RunGuard:
+    """Calls `on_end` once when the run is over, however it ended.
+
+    `on_end` runs in the thread that sees the end: the caller of `close`, a watching thread
+    where `fit` raised, or the main thread at the interpreter's exit. It must not raise.
+
+    Args:
+        model: The model being trained.
+        on_end: What to do; told whether the run ended without `close` being called.
+    """
+
+    def __init__(self, model: Any, on_end: Callable[[bool], None]) -> None:
+        self.run = FitRun(model)
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._ended = False
+        self._closed = threading.Event()
+        _open_guards.add(self)
+        if self.run.found:
+            threading.Thread(target=self._watch, name="tfx_tips.run_guard", daemon=True).start()
+
+    def close(self) -> None:
+        """Says that the run has ended in order; acts at most once and waits for an action begun."""
+        self._end(broken=False)
+
+    def check(self) -> None:
+        """Acts if the run has ended by an exception and nobody has noticed yet."""
+        if not self.run.is_running():
+            self._end(broken=True)
+
+    def _end(self, *, broken: bool) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self._closed.set()
+            self._on_end(broken)
+            self.run.forget()
+        _open_guards.discard(self)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_EVERY_S):
+            if not self.run.is_running():
+                self._end(broken=True)
+                return
+
+
+_open_guards: "weakref.WeakSet[RunGuard]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_open_guards() -> None:
+    for guard in list(_open_guards):
+        guard._end(broken=True)
+
+
+def _find_fit_frame(frame: FrameType | None, model: Any) -> FrameType | None:
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and frame.f_globals.get("__name__", "").startswith(
+            "keras."
+        ):
+            names = frame.f_locals
+            if names.get("self") is model and "epoch_iterator" in names:
+                return frame
+        frame = frame.f_back
+    return None

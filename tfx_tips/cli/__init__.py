@@ -1,0 +1,1 @@
+"""The command `tfx-tips`: arguments and printing; no logic of its own."""
