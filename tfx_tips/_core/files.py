@@ -56,7 +56,11 @@ def write_beside(
 
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text through `write_beside`."""
-    data = text.encode("utf-8")
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes bytes through `write_beside`."""
 
     def write(temporary: Path) -> None:
         temporary.write_bytes(data)
@@ -88,9 +92,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remove_strays(directory: Path) -> list[str]:
-    """Deletes what a killed writer left under temporary names; returns their names."""
-    strays = sorted(directory.glob(f"{STRAY_PREFIX}*")) if directory.is_dir() else []
+def remove_strays(directory: Path, *, of: str = "") -> list[str]:
+    """Deletes what a killed writer left under temporary names; returns their names.
+
+    Args:
+        directory: Where to look; may be missing.
+        of: End of the targets' names, where others write to the same folder at this moment.
+    """
+    strays = sorted(directory.glob(f"{STRAY_PREFIX}*{of}")) if directory.is_dir() else []
     for stray in strays:
         if stray.is_dir():
             shutil.rmtree(stray)
