@@ -145,9 +145,15 @@ class StepClock:
         self._begin_of_last_execution = 0
         self._in_epoch = False
 
+    @property
+    def finished_in_epoch(self) -> int:
+        """Finished steps of the current epoch, or of the last one between two epochs."""
+        return self.finished - self._epoch_start
+
     def begin_run(self, iterations: int, *, finished: int | None = None) -> None:
         """Starts at the optimizer's iterations, or at `finished` where a resumed run says more."""
         self.finished = iterations if finished is None else finished
+        self._epoch_start = self.finished
         self._in_epoch = False
 
     def begin_epoch(self, iterations: int) -> None:

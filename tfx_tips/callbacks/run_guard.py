@@ -13,7 +13,6 @@ found (a subclass that overrides `fit` without calling Keras', a loop of the use
 import atexit
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -74,7 +73,7 @@ class FitRun:
 class RunGuard:
     """Calls `on_end` once when the run is over, however it ended.
 
-    `on_end` runs in the thread that sees the end: the caller of `close`, a watching thread
+    `on_end` runs in the thread that sees the end: the caller of `close`, the watching thread
     where `fit` raised, or the main thread at the interpreter's exit. It must not raise.
 
     Args:
@@ -87,44 +86,65 @@ class RunGuard:
         self._on_end = on_end
         self._lock = threading.Lock()
         self._ended = False
-        self._closed = threading.Event()
-        _open_guards.add(self)
-        if self.run.found:
-            threading.Thread(target=self._watch, name="tfx_tips.run_guard", daemon=True).start()
+        _watch(self)
 
     def close(self) -> None:
-        """Says that the run has ended in order; acts at most once and waits for an action begun."""
+        """Says that the run has ended in order; acts at most once, waits for an action begun."""
         self._end(broken=False)
 
-    def check(self) -> None:
-        """Acts if the run has ended by an exception and nobody has noticed yet."""
+    def end_if_broken(self) -> None:
+        """Acts if the run has ended by an exception."""
         if not self.run.is_running():
             self._end(broken=True)
 
+    def end_now(self) -> None:
+        """Acts as for a run that ended by an exception: the process is about to exit."""
+        self._end(broken=True)
+
     def _end(self, *, broken: bool) -> None:
         with self._lock:
-            if self._ended:
+            if not self._ended:
+                self._ended = True
+                self._on_end(broken)
+                self.run.forget()
+        with _watching:
+            _open_guards.discard(self)
+
+
+# One thread watches for all guards, and only while there are any.
+_watching = threading.Condition()
+_open_guards: set[RunGuard] = set()
+_watcher: threading.Thread | None = None
+
+
+def _watch(guard: RunGuard) -> None:
+    global _watcher
+    with _watching:
+        _open_guards.add(guard)
+        if guard.run.found and (_watcher is None or not _watcher.is_alive()):
+            _watcher = threading.Thread(target=_look, name="tfx_tips.run_guard", daemon=True)
+            _watcher.start()
+
+
+def _look() -> None:
+    global _watcher
+    while True:
+        with _watching:
+            _watching.wait(_LOOK_EVERY_S)
+            guards = list(_open_guards)
+            if not guards:
+                _watcher = None
                 return
-            self._ended = True
-            self._closed.set()
-            self._on_end(broken)
-            self.run.forget()
-        _open_guards.discard(self)
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_EVERY_S):
-            if not self.run.is_running():
-                self._end(broken=True)
-                return
-
-
-_open_guards: "weakref.WeakSet[RunGuard]" = weakref.WeakSet()
+        for guard in guards:
+            guard.end_if_broken()
 
 
 @atexit.register
 def _end_open_guards() -> None:
-    for guard in list(_open_guards):
-        guard._end(broken=True)
+    with _watching:
+        guards = list(_open_guards)
+    for guard in guards:
+        guard.end_now()
 
 
 def _find_fit_frame(frame: FrameType | None, model: Any) -> FrameType | None:

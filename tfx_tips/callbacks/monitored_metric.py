@@ -1,0 +1,67 @@
+"""What a callback's `monitor` and `mode` mean for a compiled model."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import keras
+
+from tfx_tips._core.ranking import Mode, direction_of_keras_class, require_mode
+
+
+def resolve_mode(model: Any, monitor: str, mode: str) -> Mode:
+    """Returns whether smaller or larger values of `monitor` are better.
+
+    With `mode="auto"` a loss is better when smaller, and a metric counts by the class of
+    the built-in Keras metric that computes it. Everything else has to be told.
+
+    Args:
+        model: A compiled model; its metrics' names are known once it has seen a batch.
+        monitor: A name as in `logs`, with or without an evaluation's prefix.
+        mode: "auto", "min" or "max".
+
+    Raises:
+        ValueError: If `mode` is unknown, or "auto" does not decide.
+    """
+    require_mode(mode)
+    if mode != "auto":
+        return cast(Mode, mode)
+    metric = metric_behind(model, monitor)
+    if metric is None:
+        direction: Mode | None = (
+            "min" if monitor == "loss" or monitor.endswith(("_loss", "/loss")) else None
+        )
+    elif type(metric).__module__.startswith("keras."):
+        direction = direction_of_keras_class(type(metric).__name__)
+    else:
+        direction = None
+    if direction is None:
+        raise ValueError(
+            f"`mode='auto'` cannot tell whether a larger or a smaller {monitor!r} is better. "
+            f"Received: monitor={monitor!r}, mode='auto'. Pass `mode='max'` or `mode='min'`."
+        )
+    return direction
+
+
+def metric_behind(model: Any, name: str) -> Any | None:
+    """Returns the compiled metric that reports under `name`, or None for losses and unknowns.
+
+    A name in `logs` may have an evaluation's and an output's name in front of the metric's,
+    so the longest metric name that ends it counts.
+    """
+    found = [
+        metric
+        for metric in compiled_metrics(model)
+        if name == metric.name or name.endswith(f"_{metric.name}")
+    ]
+    return max(found, key=lambda metric: len(metric.name), default=None)
+
+
+def compiled_metrics(model: Any) -> Iterator[Any]:
+    """Yields the single metrics that the user compiled or the model owns, losses left out."""
+    # The first is the tracker of the total loss; per-output losses are plain means, too.
+    for metric in model.metrics[1:]:
+        children = getattr(metric, "metrics", None)
+        if children is not None:
+            yield from children
+        elif type(metric) is not keras.metrics.Mean:
+            yield metric
