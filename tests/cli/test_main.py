@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -32,10 +33,8 @@ def subcommand(monkeypatch):
     return register
 
 
-def python(*words, **options):
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=120, **options
-    )
+def python(*words):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
 
 
 def raising(error):
@@ -236,10 +235,10 @@ def test_ctrl_c_exits_130_without_a_traceback():
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["flies"]])
 def test_python_m_is_the_same_as_the_command(words):
-    script = os.path.join(os.path.dirname(sys.executable), "tfx-tips")
-    options = {"env": {**os.environ, "COLUMNS": "100"}}
-    as_module = python("-m", "tfx_tips", *words, **options)
-    as_command = subprocess.run([script, *words], capture_output=True, text=True, **options)
+    (entry,) = importlib.metadata.entry_points(group="console_scripts", name="tfx-tips")
+    script = f"import sys; from {entry.module} import {entry.attr}; sys.exit({entry.attr}())"
+    as_module = python("-m", "tfx_tips", *words)
+    as_command = python("-c", script, *words)
 
     assert (as_module.returncode, as_module.stdout, as_module.stderr) == (
         as_command.returncode,

@@ -11,7 +11,8 @@ class BackgroundWorker(Generic[Job]):
     """Handles jobs one after the other in a thread; at most one job waits.
 
     An exception of the handler is raised in the caller at the next `submit`, `check` or
-    `flush`, once. The thread is started by the first job and is a daemon: `flush` before
+    `flush`, once; if several jobs failed before, the first one's, with a note on the others.
+    The thread is started by the first job and is a daemon: `flush` before
     the process ends.
 
     Args:
@@ -30,6 +31,8 @@ class BackgroundWorker(Generic[Job]):
 
     def submit(self, job: Job, *, replaces: Callable[[Job], bool] = lambda waiting: False) -> None:
         """Hands a job over; blocks only while another one waits that it does not replace.
+
+        Where it raises, the job was not taken.
 
         Args:
             job: What the handler gets.
@@ -87,7 +90,10 @@ class BackgroundWorker(Generic[Job]):
                 self._handle(job)
             except BaseException as error:  # noqa: BLE001 - raised again in the caller
                 with self._condition:
-                    self._error = error
+                    if self._error is None:
+                        self._error = error
+                    else:
+                        self._error.add_note(f"A later job failed, too: {error!r}")
             finally:
                 # Drop the job before anyone is told: it may hold a copy of the weights.
                 del job

@@ -7,6 +7,7 @@ new one under the final name, and at worst a stray with the temporary name.
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -99,7 +100,9 @@ def remove_strays(directory: Path, *, of: str = "") -> list[str]:
         directory: Where to look; may be missing.
         of: End of the targets' names, where others write to the same folder at this moment.
     """
-    strays = sorted(directory.glob(f"{STRAY_PREFIX}*{of}")) if directory.is_dir() else []
+    strays = (
+        sorted(directory.glob(f"{STRAY_PREFIX}*{glob.escape(of)}")) if directory.is_dir() else []
+    )
     for stray in strays:
         if stray.is_dir():
             shutil.rmtree(stray)

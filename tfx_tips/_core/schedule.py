@@ -4,7 +4,8 @@ import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from numbers import Integral
+from typing import Any, Protocol, runtime_checkable
 
 from tfx_tips._core.validation import require_positive_int
 
@@ -37,6 +38,7 @@ class EverySteps:
     steps: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", plain_integer(self.steps))
         require_positive_int("steps", self.steps, "Pass 1 to act after every step.")
 
     def crossed(self, before: int, after: int) -> bool:
@@ -58,7 +60,7 @@ class AtSteps:
     steps: Sequence[int]
 
     def __post_init__(self) -> None:
-        steps = tuple(self.steps)
+        steps = tuple(plain_integer(step) for step in self.steps)
         for step in steps:
             require_positive_int("steps", step, "List numbers of finished steps, from 1.")
         if not steps or any(b <= a for a, b in itertools.pairwise(steps)):
@@ -93,6 +95,7 @@ class DenseThenSparse:
 
     def __post_init__(self) -> None:
         for name in ("early", "until", "late"):
+            object.__setattr__(self, name, plain_integer(getattr(self, name)))
             require_positive_int(name, getattr(self, name), "All three count steps.")
 
     def crossed(self, before: int, after: int) -> bool:
@@ -112,8 +115,9 @@ def as_schedule(value: object, *, name: str = "every_steps") -> Schedule:
     Raises:
         ValueError: If `value` is none of the three, or not a valid one.
     """
-    if isinstance(value, Schedule):
+    if isinstance(value, Schedule) and not isinstance(value, type):
         return value
+    value = plain_integer(value)
     if isinstance(value, (str, bytes)) or not isinstance(value, (int, Iterable)):
         raise ValueError(
             f"`{name}` must be an integer of at least 1, an increasing list of steps, or an "
@@ -124,6 +128,11 @@ def as_schedule(value: object, *, name: str = "every_steps") -> Schedule:
         require_positive_int(name, value, f"Pass for example `{name}=500`.")
         return EverySteps(value)
     return AtSteps(tuple(value))
+
+
+def plain_integer(value: Any) -> Any:
+    """Returns an integer of NumPy's as one of Python's, and anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 class StepClock:

@@ -60,17 +60,24 @@ def _place(strategy: Any) -> tuple[int, int]:
         return 0, 1
     try:
         config = json.loads(text)
-        cluster = config.get("cluster", {})
+        cluster = {kind: _addresses(value) for kind, value in config.get("cluster", {}).items()}
         task = config.get("task", {})
         kind, index = task.get("type", "worker"), int(task.get("index", 0))
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(
-            "The environment variable TF_CONFIG must be a JSON object with `cluster` and `task`. "
+            "The environment variable TF_CONFIG must be a JSON object with `cluster` (lists of "
+            "hosts by their kind) and `task` (`type` and `index`). "
             f"Received: TF_CONFIG={text!r}. Unset it for a single host."
         ) from error
     if not cluster:
         return 0, 1
     return _place_in(cluster, kind, index)
+
+
+def _addresses(value: Any) -> list[Any]:
+    if not isinstance(value, (list, dict)):
+        raise TypeError(f"addresses must be a list or an object, not {value!r}")
+    return list(value)
 
 
 def _place_in(cluster: dict[str, Any], kind: str, index: int) -> tuple[int, int]:
