@@ -12,7 +12,12 @@ from tfx_tips._version import __version__
 
 # Subcommand: the module with `add_arguments(parser)` and `run(arguments) -> int`, and its
 # line in the help. A module is imported only when its subcommand is asked for.
-SUBCOMMANDS: dict[str, tuple[str, str]] = {}
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "checkpoints": (
+        "tfx_tips.cli.checkpoints",
+        "list a directory's checkpoints, and show or evaluate the best",
+    ),
+}
 
 # What a shell reports for a program ended by SIGINT or SIGPIPE.
 _INTERRUPTED = 128 + 2
