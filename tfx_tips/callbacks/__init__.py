@@ -38,3 +38,7 @@ __getattr__ = lazy_names(
         "restore_best": "checkpoint_restore",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
