@@ -20,7 +20,7 @@ _BATCHES_IN_FLOAT32 = 64
 class EvaluationLoop:
     """Evaluates a compiled model on one set, by its own `test_step`.
 
-    Metrics' sums are drained into float64 on the host every 64 executions, so that the
+    Metrics' sums are drained into float64 on the host every 64 batches, so that the
     result does not depend on the number of batches. Metrics whose updates are not Keras' own
     are left to accumulate as they do. The caller puts the model's state back.
 
@@ -41,6 +41,7 @@ class EvaluationLoop:
         batches = int(evaluation_set.dataset.cardinality())
         per_execution = 1 if evaluation_set.padded else model.steps_per_execution
         self._executions = math.ceil(batches / per_execution) if batches >= 0 else None
+        self._executions_in_float32 = max(1, _BATCHES_IN_FLOAT32 // per_execution)
 
     def probe(self) -> dict[str, Any]:
         """Evaluates the first batch alone, which also checks the data and padding.
@@ -93,7 +94,7 @@ class EvaluationLoop:
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
             done += 1
-            if done % _BATCHES_IN_FLOAT32 == 0:
+            if done % self._executions_in_float32 == 0:
                 drained.add_and_reset(model)
         if done == 0:
             return None

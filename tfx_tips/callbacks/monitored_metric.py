@@ -25,15 +25,12 @@ def resolve_mode(model: Any, monitor: str, mode: str) -> Mode:
     require_mode(mode)
     if mode != "auto":
         return cast(Mode, mode)
-    metric = metric_behind(model, monitor)
-    if metric is None:
-        direction: Mode | None = (
-            "min" if monitor == "loss" or monitor.endswith(("_loss", "/loss")) else None
-        )
-    elif type(metric).__module__.startswith("keras."):
-        direction = direction_of_keras_class(type(metric).__name__)
-    else:
-        direction = None
+    metrics = _metrics_behind(model, monitor)
+    # Metrics of several outputs may have the same name; where they disagree, none decides.
+    directions = {_direction(metric) for metric in metrics}
+    if not metrics and (monitor == "loss" or monitor.endswith(("_loss", "/loss"))):
+        directions = {"min"}
+    direction = directions.pop() if len(directions) == 1 else None
     if direction is None:
         raise ValueError(
             f"`mode='auto'` cannot tell whether a larger or a smaller {monitor!r} is better. "
@@ -48,12 +45,7 @@ def metric_behind(model: Any, name: str) -> Any | None:
     A name in `logs` may have an evaluation's and an output's name in front of the metric's,
     so the longest metric name that ends it counts.
     """
-    found = [
-        metric
-        for metric in compiled_metrics(model)
-        if name == metric.name or name.endswith(f"_{metric.name}")
-    ]
-    return max(found, key=lambda metric: len(metric.name), default=None)
+    return next(iter(_metrics_behind(model, name)), None)
 
 
 def compiled_metrics(model: Any) -> Iterator[Any]:
@@ -65,3 +57,19 @@ def compiled_metrics(model: Any) -> Iterator[Any]:
             yield from children
         elif type(metric) is not keras.metrics.Mean:
             yield metric
+
+
+def _metrics_behind(model: Any, name: str) -> list[Any]:
+    found = [
+        metric
+        for metric in compiled_metrics(model)
+        if name == metric.name or name.endswith(f"_{metric.name}")
+    ]
+    longest = max((len(metric.name) for metric in found), default=0)
+    return [metric for metric in found if len(metric.name) == longest]
+
+
+def _direction(metric: Any) -> Mode | None:
+    if not type(metric).__module__.startswith("keras."):
+        return None
+    return direction_of_keras_class(type(metric).__name__)

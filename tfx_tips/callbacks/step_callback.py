@@ -21,14 +21,15 @@ class StepCallback(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._clock = StepClock()
-        self._batches_per_step = 1
+        self.batches_per_step = 1
         self._epoch = 0
-        self._batches_before_epoch_part = 0
+        self._batches_before = 0
+        self._is_first_epoch = True
 
     @property
     def finished_steps(self) -> int:
         """Optimizer steps finished, as far as the host has counted."""
-        return self._clock.finished // self._batches_per_step
+        return self._clock.finished // self.batches_per_step
 
     def steps_finished(self, before: int, after: int) -> None:
         """Called after the steps `before` + 1 to `after` have finished.
@@ -41,18 +42,21 @@ class StepCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock at the optimizer's iterations, or where a resumed run says."""
-        accumulated = getattr(self.model.optimizer, "gradient_accumulation_steps", None)
-        self._batches_per_step = accumulated or 1
+        accumulated = getattr(_counting(self.model.optimizer), "gradient_accumulation_steps", None)
+        self.batches_per_step = accumulated or 1
         plan = current_plan()
         self._clock.begin_run(
             self._finished_batches(),
-            finished=None if plan is None else plan.start_step * self._batches_per_step,
+            finished=None if plan is None else plan.start_step * self.batches_per_step,
         )
-        self._batches_before_epoch_part = 0 if plan is None else plan.start_batch
+        self._is_first_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes where the epoch starts."""
+        plan = current_plan()
         self._epoch = epoch
+        self._batches_before = plan.start_batch if plan and self._is_first_epoch else 0
+        self._is_first_epoch = False
         self._clock.begin_epoch(self._finished_batches())
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -65,14 +69,16 @@ class StepCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Reports the epoch's last steps."""
         before = self._clock.finished
+        # A loss scale optimizer leaves out steps whose gradients overflow, and so does not
+        # tell how many batches there were.
+        is_told = _counting(self.model.optimizer) is self.model.optimizer
         after = self._clock.end_epoch(
-            self._finished_batches(),
+            self._finished_batches() if is_told else 0,
             steps_per_execution=self.model.steps_per_execution,
             planned=(self.params or {}).get("steps"),
         )
         if after != before:
             self._report(before, after)
-        self._batches_before_epoch_part = 0
 
     @property
     def planned_epochs(self) -> int | None:
@@ -81,22 +87,35 @@ class StepCallback(keras.callbacks.Callback):
         return (self.params or {}).get("epochs") if plan is None else plan.epochs
 
     @property
-    def batches_finished_in_epoch(self) -> int:
-        """Finished batches of the current epoch, counted from its true begin."""
-        return self._batches_before_epoch_part + self._clock.finished_in_epoch
+    def position(self) -> tuple[int, int]:
+        """Where training would go on: the epoch, from 0, and how many of its batches are done.
+
+        A finished epoch is told as the begin of the next one.
+        """
+        batch = self._batches_before + self._clock.finished_in_epoch
+        planned = (self.params or {}).get("steps")
+        is_whole = planned is None or self._clock.finished_in_epoch >= planned
+        if not self._clock.in_epoch and is_whole:
+            return self._epoch + 1, 0
+        return self._epoch, batch
 
     def _report(self, before: int, after: int) -> None:
-        before, after = before // self._batches_per_step, after // self._batches_per_step
+        before, after = before // self.batches_per_step, after // self.batches_per_step
         if after != before:
             self.steps_finished(before, after)
 
     def _finished_batches(self) -> int:
         """Reads from the device how many batches the optimizer has seen."""
-        optimizer = self.model.optimizer
+        optimizer = _counting(self.model.optimizer)
         if optimizer is None:
             return 0
         # `iterations` is divided by the accumulation steps; the variable counts batches.
         for variable in optimizer.variables:
             if variable.name == "iteration":
                 return int(keras.ops.convert_to_numpy(variable))
-        return int(keras.ops.convert_to_numpy(optimizer.iterations)) * self._batches_per_step
+        return int(keras.ops.convert_to_numpy(optimizer.iterations)) * self.batches_per_step
+
+
+def _counting(optimizer: Any) -> Any:
+    """Returns the optimizer that counts: the inner one of a loss scale optimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from tfx_tips._core.schedule import Schedule, as_schedule
 from tfx_tips._core.validation import require_positive_int
 from tfx_tips.callbacks.class_counts import ClassCounts
 from tfx_tips.callbacks.evaluation_loop import EvaluationLoop
 from tfx_tips.callbacks.evaluation_record import EvaluationRecord, write_csv
 from tfx_tips.callbacks.model_export import export_model
-from tfx_tips.callbacks.model_state import untouched
+from tfx_tips.callbacks.model_state import build, untouched
 from tfx_tips.callbacks.predictions import PredictionLog
 from tfx_tips.callbacks.run_guard import RunGuard
 from tfx_tips.callbacks.run_plan import current_plan
@@ -187,10 +189,7 @@ class StepEvaluation(StepCallback):
         if self._in_this_epoch is not None and logs is not None:
             taken = sorted(set(logs) & set(self._in_this_epoch.metrics))
             if taken:
-                raise ValueError(
-                    f"The epoch's logs already hold {taken}, and would be overwritten. "
-                    "Pass another `name` to StepEvaluation."
-                )
+                raise _names_taken(taken)
             logs.update(self._in_this_epoch.metrics)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -235,24 +234,29 @@ class StepEvaluation(StepCallback):
         strategy = self.model.distribute_strategy
         self._writes = is_chief(strategy)
         self._loops, self._sets = {}, {}
+        for name, data in self._data.items():
+            self._sets[name] = evaluation_set(
+                data,
+                name=name,
+                training_batch_size=guard.run.training_batch_size(),
+                input_ranks=ranks,
+                num_replicas=strategy.num_replicas_in_sync,
+                batch_size=self._batch_size,
+                steps=self._steps,
+                pad=self._pad,
+            )
+        build(self.model, _x_spec(next(iter(self._sets.values()))))
         values: dict[str, Any] = {}
         with untouched(self.model):
-            for name, data in self._data.items():
-                self._sets[name] = evaluation_set(
-                    data,
-                    name=name,
-                    training_batch_size=guard.run.training_batch_size(),
-                    input_ranks=ranks,
-                    num_replicas=strategy.num_replicas_in_sync,
-                    batch_size=self._batch_size,
-                    steps=self._steps,
-                    pad=self._pad,
-                )
-                self._loops[name] = EvaluationLoop(self.model, self._sets[name])
+            for name, batches in self._sets.items():
+                self._loops[name] = EvaluationLoop(self.model, batches)
                 first = self._loops[name].probe()
                 values |= {f"{name}_{key}": value for key, value in first.items()}
             if self._prediction_log is not None:
                 self._prediction_log.prepare(self.model, self._sets, writes=self._writes)
+        taken = sorted(set(first) & set(values))
+        if taken:
+            raise _names_taken(taken)
         self.metric_names = tuple(values)
         self.scalar_names = tuple(k for k, value in values.items() if isinstance(value, float))
         self._require_first_place(guard)
@@ -278,13 +282,26 @@ class StepEvaluation(StepCallback):
                 )
 
     def _when_run_ends(self, broken: bool) -> None:
+        self._guard = None
         if self._writer is not None:
             self._writer.close()
 
     def _close(self) -> None:
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
+        guard = self._guard
+        if guard is not None:
+            guard.close()
+
+
+def _x_spec(batches: EvaluationSet) -> Any:
+    spec = batches.dataset.element_spec
+    return keras.utils.unpack_x_y_sample_weight(spec[0] if batches.padded else spec)[0]
+
+
+def _names_taken(names: list[str]) -> ValueError:
+    return ValueError(
+        f"The training's own logs hold {names}, too, and would be overwritten. "
+        "Pass another `name` to StepEvaluation."
+    )
 
 
 def _named(data: Any, name: str) -> dict[str, Any]:
