@@ -152,7 +152,7 @@ class StepClock:
         self._epoch_start = 0
         self._iterations_at_epoch_start = 0
         self._begin_of_last_execution = 0
-        self._in_epoch = False
+        self.in_epoch = False
 
     @property
     def finished_in_epoch(self) -> int:
@@ -163,14 +163,14 @@ class StepClock:
         """Starts at the optimizer's iterations, or at `finished` where a resumed run says more."""
         self.finished = iterations if finished is None else finished
         self._epoch_start = self.finished
-        self._in_epoch = False
+        self.in_epoch = False
 
     def begin_epoch(self, iterations: int) -> None:
         """Notes where the epoch starts."""
         self._epoch_start = self.finished
         self._iterations_at_epoch_start = iterations
         self._begin_of_last_execution = -1
-        self._in_epoch = True
+        self.in_epoch = True
 
     def begin_batch(self, batch: int) -> int:
         """Returns the finished steps when the batch with this begin index is about to run."""
@@ -189,7 +189,7 @@ class StepClock:
             steps_per_execution: As compiled.
             planned: Batches that the epoch was planned to have, or None where unknown.
         """
-        if not self._in_epoch or self._begin_of_last_execution < 0:
+        if not self.in_epoch or self._begin_of_last_execution < 0:
             return self.finished
         begin = self._begin_of_last_execution
         latest = begin + steps_per_execution
@@ -201,5 +201,5 @@ class StepClock:
         else:
             made = latest
         self.finished = self._epoch_start + made
-        self._in_epoch = False
+        self.in_epoch = False
         return self.finished

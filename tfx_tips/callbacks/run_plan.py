@@ -17,6 +17,7 @@ class RunPlan:
     Attributes:
         epochs: Planned epochs of the whole run.
         start_step: Optimizer steps finished when this `fit` begins.
+        total_steps: Optimizer steps that the whole run is planned to have.
         start_batch: Batches of the first epoch of this `fit` that were finished before it.
         continues: Whether an earlier `fit` in this process belongs to the same run.
         more_follows: Whether a later `fit` belongs to the same run.
@@ -24,6 +25,7 @@ class RunPlan:
 
     epochs: int
     start_step: int
+    total_steps: int
     start_batch: int = 0
     continues: bool = False
     more_follows: bool = False

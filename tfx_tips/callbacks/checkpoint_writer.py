@@ -1,0 +1,233 @@
+"""Writing a run's checkpoints, in the background where the model allows it."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tfx_tips._core.background import BackgroundWorker
+from tfx_tips._core.ranking import Mode, best_first, quality
+from tfx_tips.callbacks.checkpoint_record import CheckpointRecord
+from tfx_tips.callbacks.checkpoint_store import CheckpointStore
+from tfx_tips.callbacks.model_snapshot import (
+    ModelSnapshot,
+    SnapshotWriter,
+    generator_states,
+    take_snapshot,
+)
+from tfx_tips.callbacks.retention import Ranked, ages_to_keep
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Save:
+    ranked: Ranked
+    snapshot: ModelSnapshot
+    fields: Mapping[str, Any]
+
+
+class CheckpointWriter:
+    """Stores what deserves to stay, and removes what no longer does, for one run.
+
+    The best and the latest are counted over all that the directory holds, also from earlier
+    runs. Nothing is removed before its successor is whole on the disk.
+
+    Args:
+        store: Where checkpoints go; strays are cleaned away.
+        model: The model being trained.
+        monitor: The metric that ranks.
+        mode: Its direction.
+        keep: How many of the best stay.
+        keep_latest: How many of the newest stay.
+        background: Whether a thread writes, so that training waits for a snapshot only.
+        weights_only: Whether files hold weights alone.
+        writes: Whether this host writes; one that does not only reads the variables.
+        several_hosts: Whether other hosts read the model's variables at the same time, so that
+            reading must not depend on what this host knows.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        model: Any,
+        *,
+        monitor: str,
+        mode: Mode,
+        keep: int,
+        keep_latest: int,
+        background: bool,
+        weights_only: bool,
+        writes: bool,
+        several_hosts: bool,
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._monitor = monitor
+        self._mode = mode
+        self._keep = keep
+        self._keep_latest = keep_latest
+        self._weights_only = weights_only
+        self._suffix = ".weights.h5" if weights_only else ".keras"
+        self._writes = writes
+        self._several_hosts = several_hosts
+        self._lock = threading.Lock()
+        self._in_background = background
+        self._snapshot_writer: SnapshotWriter | None = None
+        self._worker: BackgroundWorker[_Save] = BackgroundWorker(
+            self._write_snapshot, name="tfx_tips.checkpoints"
+        )
+        self._twin_checked = False
+        if writes:
+            store.clean()
+        records = store.records() if writes else []
+        self._stored = dict(enumerate(records))
+        self._known = {
+            age: Ranked(age, record.metrics.get(monitor)) for age, record in self._stored.items()
+        }
+        self._next_age = len(records)
+        if background and writes and model.built:
+            self._make_snapshot_writer()
+
+    @property
+    def best(self) -> CheckpointRecord | None:
+        """The best checkpoint that is on the disk; None if none has a value that is a number."""
+        with self._lock:
+            ranked = [
+                (age, record.metrics[self._monitor], record)
+                for age, record in self._stored.items()
+                if self._monitor in record.metrics
+            ]
+        numbers = [entry for entry in ranked if quality(entry[1], self._mode)[0] < 2]
+        best = best_first(numbers, mode=self._mode, value=lambda e: e[1], age=lambda e: e[0])
+        return best[0][2] if best else None
+
+    def offer(self, *, value: float | None, as_latest: bool, fields: Mapping[str, Any]) -> None:
+        """Saves the model as it is now, if that will stay.
+
+        Args:
+            value: The monitored metric of exactly these weights, or None.
+            as_latest: Whether being the newest is reason enough to save.
+            fields: Of the record, as `CheckpointStore.add` takes them.
+        """
+        ranked = Ranked(self._next_age, value)
+        self._next_age += 1
+        stays = self._writes and self._stays(ranked, among=self._all_known(), as_latest=as_latest)
+        if stays and not self._has_snapshot_writer():
+            self._save_in_foreground(ranked, fields)
+        elif stays or self._several_hosts:
+            snapshot = take_snapshot(self._model, with_optimizer=not self._weights_only)
+            if stays:
+                self._hand_over(_Save(ranked, snapshot, fields))
+
+    def check(self) -> None:
+        """Raises what went wrong in the background, if anything did."""
+        self._worker.check()
+
+    def flush(self) -> None:
+        """Waits until all is on the disk; raises what went wrong."""
+        self._worker.flush()
+
+    def _hand_over(self, save: _Save) -> None:
+        def replaces(waiting: _Save) -> bool:
+            gone = not self._stays(waiting.ranked, among=[*self._all_known(), save.ranked])
+            if gone:
+                with self._lock:
+                    self._known.pop(waiting.ranked.age, None)
+            return gone
+
+        self._worker.submit(save, replaces=replaces)
+        with self._lock:
+            self._known.setdefault(save.ranked.age, save.ranked)
+
+    def _stays(self, ranked: Ranked, *, among: list[Ranked], as_latest: bool = True) -> bool:
+        others = [other for other in among if other.age != ranked.age]
+        return ranked.age in ages_to_keep(
+            [*others, ranked],
+            mode=self._mode,
+            keep=self._keep,
+            keep_latest=self._keep_latest if as_latest else 0,
+        )
+
+    def _all_known(self) -> list[Ranked]:
+        with self._lock:
+            return list(self._known.values())
+
+    def _save_in_foreground(self, ranked: Ranked, fields: Mapping[str, Any]) -> None:
+        def write(path: Path) -> None:
+            if self._weights_only:
+                self._model.save_weights(path)
+            else:
+                self._model.save(path)
+
+        self._store_and_prune(ranked, write, generator_states(self._model), fields, None)
+
+    def _write_snapshot(self, save: _Save) -> None:
+        assert self._snapshot_writer is not None
+        write = partial(self._snapshot_writer.write, save.snapshot)
+        snapshot = save.snapshot
+        self._store_and_prune(
+            save.ranked, write, snapshot.generators, save.fields, snapshot.size_bytes
+        )
+
+    def _store_and_prune(
+        self,
+        ranked: Ranked,
+        write: Any,
+        generators: list[dict[str, Any]],
+        fields: Mapping[str, Any],
+        expected_bytes: int | None,
+    ) -> None:
+        with self._lock:
+            self._known.setdefault(ranked.age, ranked)
+        try:
+            record = self._store.add(
+                write,
+                suffix=self._suffix,
+                expected_bytes=expected_bytes,
+                monitor=self._monitor,
+                mode=self._mode,
+                random_generators=generators,
+                **fields,
+            )
+        except BaseException:
+            with self._lock:
+                self._known.pop(ranked.age, None)
+            raise
+        with self._lock:
+            self._stored[ranked.age] = record
+            stored = [self._known[age] for age in self._stored]
+            stay = ages_to_keep(
+                stored, mode=self._mode, keep=self._keep, keep_latest=self._keep_latest
+            )
+            surplus = {age: self._stored[age] for age in self._stored if age not in stay}
+        for age, old in surplus.items():
+            self._store.remove(old)
+            with self._lock:
+                del self._stored[age], self._known[age]
+
+    def _has_snapshot_writer(self) -> bool:
+        if self._in_background and self._snapshot_writer is None:
+            self._make_snapshot_writer()
+        if self._snapshot_writer is not None and not self._twin_checked:
+            # Not before the first save: only now is the optimizer surely built.
+            self._twin_checked = True
+            self._give_up_unless(partial(self._snapshot_writer.require_alike, self._model))
+        return self._snapshot_writer is not None
+
+    def _make_snapshot_writer(self) -> None:
+        def make() -> None:
+            self._snapshot_writer = SnapshotWriter(self._model, weights_only=self._weights_only)
+
+        self._give_up_unless(make)
+
+    def _give_up_unless(self, attempt: Any) -> None:
+        try:
+            attempt()
+        except ValueError as error:
+            self._in_background = False
+            self._snapshot_writer = None
+            _logger.warning("Checkpoints are saved in the foreground. %s", error)
