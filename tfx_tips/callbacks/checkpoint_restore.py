@@ -1,6 +1,7 @@
 """Putting a checkpoint's values into a model that is there already."""
 
 import contextlib
+import logging
 import os
 import tempfile
 import warnings
@@ -16,6 +17,8 @@ from tfx_tips.callbacks.checkpoint_selection import first_intact, rank_checkpoin
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.keras_file import StoredShapes, stored_shapes
 
+_logger = logging.getLogger(__name__)
+
 
 def restore_best(
     model: Any, directory: str | os.PathLike[str], *, monitor: str | None = None, mode: str = "auto"
@@ -23,7 +26,7 @@ def restore_best(
     """Loads the weights of the best checkpoint into a model, and tells which one it was.
 
     The optimizer's state comes with them where the model is compiled and the file has it
-    (for an optimizer of another kind Keras warns and leaves it as it is). Random generators
+    (one of another kind stays as it is, with a logged warning). Random generators
     stay as they are. Which checkpoint is the best, and what happens to damaged ones, is
     told by `best_checkpoint`.
 
@@ -97,10 +100,18 @@ def load_into(model: Any, path: Path, *, require_optimizer: bool = False) -> boo
         raise _optimizer_does_not_fit(path, stored, optimizer)
     _require_no_more_than_in(model, stored, path)
     variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
+    if optimizer is not None and stored.optimizer and not fits:
+        _logger.warning(
+            "The optimizer stays as it is: %s holds %d variables of another one's state, %s "
+            "has %d.",
+            path.name,
+            len(stored.optimizer),
+            type(optimizer).__name__,
+            len(optimizer.variables),
+        )
     with _put_back_after_errors(variables), warnings.catch_warnings():
-        if not stored.optimizer:
-            # Nothing is missing where nothing was saved.
-            warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+        # Said above where it matters; Keras warns also where no state was saved.
+        warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
         try:
             model.load_weights(str(path))
         except ValueError as error:
