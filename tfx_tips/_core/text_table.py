@@ -45,6 +45,20 @@ def format_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> st
     return "\n".join(lines)
 
 
+def visible(text: str) -> str:
+    """Returns a text with the characters escaped that would steer the terminal.
+
+    These are control characters, format characters (those that turn the direction of writing
+    among them) and lone surrogates.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs")
+        else character
+        for character in text
+    )
+
+
 def _is_number(cell: object) -> bool:
     return isinstance(cell, (int, float)) and not isinstance(cell, bool)
 
@@ -59,14 +73,7 @@ def _cell_text(cell: object) -> str:
         return ""
     if isinstance(cell, float):
         return format(cell, ".6g")
-    return "".join(_visible(character) for character in " ".join(str(cell).split()))
-
-
-def _visible(character: str) -> str:
-    # Control, format (bidirectional overrides among them) and surrogate characters.
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
-        return character.encode("unicode_escape").decode("ascii")
-    return character
+    return visible(" ".join(str(cell).split()))
 
 
 def _width(text: str) -> int:
