@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_tips.callbacks.output_losses import has_output_losses, make_test_function
 from tfx_tips.callbacks.padded_evaluation import PaddedTestFunction
 from tfx_tips.data.evaluation_set import EvaluationSet
 
@@ -38,6 +39,7 @@ class EvaluationLoop:
             evaluation_set.dataset
         )
         self._padded = PaddedTestFunction(model) if evaluation_set.padded else None
+        self._execute: Callable[[Any], Any] | None = self._padded
         batches = int(evaluation_set.dataset.cardinality())
         per_execution = 1 if evaluation_set.padded else model.steps_per_execution
         self._executions = math.ceil(batches / per_execution) if batches >= 0 else None
@@ -58,6 +60,8 @@ class EvaluationLoop:
                 "The validation data must hold at least one example. Received: an empty set. "
                 "Check how it was filtered or split."
             )
+        if self._padded is None and has_output_losses(self._model):
+            self._execute = make_test_function(self._model)
         if self._padded is not None:
             self._padded.check(next(iter(self._set.dataset)))
         return values
@@ -79,11 +83,10 @@ class EvaluationLoop:
 
     def _run(self, *, executions: int | None) -> dict[str, Any] | None:
         model = self._model
-        if self._padded is None:
+        execute = self._execute
+        if execute is None:
             model.make_test_function()
             execute = model.test_function
-        else:
-            execute = self._padded
         model.reset_metrics()
         drained = _Float64Sums()
         iterator = iter(self._batches)
@@ -118,7 +121,7 @@ class _Float64Sums:
         if not self._sums:
             self._sums = [(variable, np.zeros(variable.shape)) for variable in variables]
         for variable, total in self._sums:
-            total += keras.ops.convert_to_numpy(variable)
+            total += variable.numpy()
         for metric in metrics:
             metric.reset_state()
 

@@ -112,8 +112,8 @@ class StepCallback(keras.callbacks.Callback):
         # `iterations` is divided by the accumulation steps; the variable counts batches.
         for variable in optimizer.variables:
             if variable.name == "iteration":
-                return int(keras.ops.convert_to_numpy(variable))
-        return int(keras.ops.convert_to_numpy(optimizer.iterations)) * self.batches_per_step
+                return int(variable.numpy())
+        return int(optimizer.iterations.numpy()) * self.batches_per_step
 
 
 def _counting(optimizer: Any) -> Any:
