@@ -10,3 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["from_step"]
 
 __getattr__ = lazy_names(__name__, {"from_step": "pipeline"})
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -4,3 +4,7 @@ from tfx_tips.reports.experiment_tables import studies_table, trials_table
 from tfx_tips.reports.run_report import checkpoint_table, evaluation_curve
 
 __all__ = ["checkpoint_table", "evaluation_curve", "studies_table", "trials_table"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
