@@ -57,7 +57,7 @@ def test_unknown_attribute_is_an_attribute_error():
 def test_public_packages_are_the_folders_that_users_import_from():
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 
-    assert set(PUBLIC_PACKAGES) == folders - {"_core", "cli", "reports"}
+    assert set(PUBLIC_PACKAGES) == folders - {"_core", "cli"}
     assert dir(tfx_tips) == sorted(tfx_tips.__all__)
 
 

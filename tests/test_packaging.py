@@ -250,6 +250,22 @@ def test_every_test_file_has_a_module_of_its_own_name():
     assert strays == []
 
 
+def test_map_in_the_architecture_page_is_the_tree():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tree = re.search(r"^```\n(tfx_tips/\n.*?)^```$", page, re.M | re.S).group(1)
+    drawn, folders = set(), []
+    for line in filter(None, tree.splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        name = line.split()[0]
+        folders[depth:] = [name.rstrip("/")]
+        if name.endswith(".py"):
+            drawn.add("/".join(folders))
+
+    unnamed = {"__init__.py", "__main__.py", "_version.py"}
+    there = {str(path.relative_to(ROOT)) for path in modules() if path.name not in unnamed}
+    assert drawn == there
+
+
 def test_nothing_names_the_machine_it_was_written_on():
     private = re.compile(r"(?<![\w.*])/(?:work|root)\b|/tmp/dev|\.library|pypi\.org|pythonhosted")
     found = {}
