@@ -8,7 +8,7 @@ from types import ModuleType
 
 from tfx_tips._version import __version__
 
-_SUBPACKAGES = ("callbacks", "data", "distribute")
+_SUBPACKAGES = ("callbacks", "data", "distribute", "reports")
 
 __all__ = ["__version__", *_SUBPACKAGES]
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tfx_tips.callbacks.experiment_records import list_studies, list_trials
     from tfx_tips.callbacks.experiment_tracker import ExperimentTracker
     from tfx_tips.callbacks.predictions import read_predictions
-    from tfx_tips.callbacks.resume import ResumePoint, resume, resume_fit
+    from tfx_tips.callbacks.recommended_callbacks import recommended
+    from tfx_tips.callbacks.run_resume import ResumePoint, resume, resume_fit
     from tfx_tips.callbacks.step_evaluation import StepEvaluation
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "list_studies",
     "list_trials",
     "read_predictions",
+    "recommended",
     "restore_best",
     "resume",
     "resume_fit",
@@ -44,16 +46,17 @@ __getattr__ = lazy_names(
         "CheckpointRecord": "checkpoint_record",
         "EvaluationRecord": "evaluation_record",
         "ExperimentTracker": "experiment_tracker",
-        "ResumePoint": "resume",
+        "ResumePoint": "run_resume",
         "StepEvaluation": "step_evaluation",
         "best_checkpoint": "checkpoint_selection",
         "list_checkpoints": "checkpoint_selection",
         "list_studies": "experiment_records",
         "list_trials": "experiment_records",
         "read_predictions": "predictions",
+        "recommended": "recommended_callbacks",
         "restore_best": "checkpoint_restore",
-        "resume": "resume",
-        "resume_fit": "resume",
+        "resume": "run_resume",
+        "resume_fit": "run_resume",
     },
 )
 

@@ -13,9 +13,17 @@ from tfx_tips._version import __version__
 # Subcommand: the module with `add_arguments(parser)` and `run(arguments) -> int`, and its
 # line in the help. A module is imported only when its subcommand is asked for.
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": (
+        "tfx_tips.cli.quickstart",
+        "train a small net on handwritten digits, to see the package at work",
+    ),
     "checkpoints": (
         "tfx_tips.cli.checkpoints",
         "list a directory's checkpoints, and show or evaluate the best",
+    ),
+    "experiments": (
+        "tfx_tips.cli.experiments",
+        "list the studies, or the trials, that an ExperimentTracker recorded",
     ),
 }
 

@@ -14,6 +14,7 @@ from tfx_tips.callbacks.checkpoint_restore import load_into
 from tfx_tips.callbacks.checkpoint_selection import first_intact
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.model_snapshot import restore_generators
+from tfx_tips.callbacks.run_guard import end_broken_runs
 from tfx_tips.callbacks.run_plan import RunPlan, part_of
 
 
@@ -55,6 +56,7 @@ def resume(model: Any, directory: str | os.PathLike[str]) -> ResumePoint:
         ValueError: If the model does not fit the checkpoint; it is unchanged then.
         CheckpointError: If the latest checkpoint holds no optimizer state.
     """
+    end_broken_runs()  # they may still have something to write here
     store = CheckpointStore(directory)
 
     def restore(record: CheckpointRecord) -> ResumePoint:
@@ -136,6 +138,7 @@ def resume_fit(
         plan = RunPlan(
             epochs=epochs,
             start_step=finished // accumulated,
+            accumulated_batches=finished % accumulated,
             total_steps=epochs * steps_per_epoch // accumulated,
             start_batch=batch,
             continues=continues,
@@ -150,8 +153,10 @@ def resume_fit(
                 callbacks=list(callbacks),
                 **fit_arguments,
             )
-        for number, at in enumerate(part.epoch):
-            history.on_epoch_end(at, {k: v[number] for k, v in part.history.items()})
+        history.epoch += part.epoch
+        for name, values in part.history.items():
+            # Not one value for each epoch: an evaluation by steps may fall into none of it.
+            history.history.setdefault(name, []).extend(values)
 
     if first_batch:
         fit(first_epoch, first_epoch + 1, batch=first_batch, continues=False)
