@@ -1,4 +1,5 @@
 import csv
+import functools
 import json
 import os
 import signal
@@ -12,8 +13,16 @@ import keras
 import numpy as np
 import pytest
 
-from tfx_tips.callbacks import ExperimentTracker, StepEvaluation, list_studies, list_trials
+from tfx_tips.callbacks import (
+    BestNCheckpoint,
+    ExperimentTracker,
+    StepEvaluation,
+    list_studies,
+    list_trials,
+    resume_fit,
+)
 from tfx_tips.callbacks.run_plan import RunPlan, part_of
+from tfx_tips.data import from_step
 
 ROWS, BATCH = 40, 4
 
@@ -341,6 +350,74 @@ def test_a_run_that_stops_early_in_its_first_part_is_completed(tmp_path, data):
     with part_of(RunPlan(epochs=3, start_step=0, total_steps=30, more_follows=True)):
         fit(model, data, [ExperimentTracker(tmp_path, study="s", monitor="loss"), stop], epochs=1)
     assert rows(tmp_path)[0]["status"] == "completed"
+
+
+def test_the_row_names_the_best_checkpoint_that_is_kept(tmp_path, data):
+    evaluation = StepEvaluation(data, every_steps=3)
+    checkpoint = BestNCheckpoint(tmp_path / "c", keep=2, evaluation=evaluation)
+    tracker = ExperimentTracker(
+        tmp_path / "t", study="s", evaluation=evaluation, checkpoint=checkpoint
+    )
+    fit(make_model(learning_rate=0.3), data, [evaluation, checkpoint, tracker])
+    row = rows(tmp_path / "t")[-1]
+    best = min(evaluation.history, key=lambda record: record.metrics["val_loss"])
+    assert float(row["best_value"]) == best.metrics["val_loss"]
+    assert int(row["best_step"]) == best.step
+    model = keras.models.load_model(row["best_checkpoint"])
+    assert model.evaluate(*data, verbose=0) == pytest.approx(best.metrics["val_loss"], rel=1e-6)
+    assert row["checkpoint_directory"] == str(tmp_path / "c")
+    (study,) = rows(tmp_path / "t", "studies")
+    assert study["best_checkpoint"] == row["best_checkpoint"]
+
+
+def test_monitors_what_the_checkpoint_ranks_by(tmp_path, data):
+    evaluation = StepEvaluation(data, every_steps=3)
+    checkpoint = BestNCheckpoint(
+        tmp_path / "c", monitor="val_mae", mode="max", evaluation=evaluation
+    )
+    tracker = ExperimentTracker(
+        tmp_path / "t", study="s", evaluation=evaluation, checkpoint=checkpoint
+    )
+    fit(make_model(metrics=["mae"]), data, [evaluation, checkpoint, tracker])
+    (row,) = rows(tmp_path / "t")
+    assert (row["monitor"], row["mode"]) == ("val_mae", "max")
+    assert float(row["best_value"]) == max(r.metrics["val_mae"] for r in evaluation.history)
+
+
+def test_a_run_that_is_resumed_keeps_its_row(tmp_path, data):
+    def batch(step):
+        return tuple(part[step % 10 * BATCH :][:BATCH] for part in data)
+
+    def train(*further):
+        evaluation = StepEvaluation(data, every_steps=3)
+        checkpoint = BestNCheckpoint(tmp_path / "c", evaluation=evaluation)
+        tracker = ExperimentTracker(
+            tmp_path / "t", study="s", evaluation=evaluation, checkpoint=checkpoint
+        )
+        resume_fit(
+            make_model(),
+            functools.partial(from_step, batch),
+            tmp_path / "c",
+            epochs=3,
+            steps_per_epoch=10,
+            callbacks=[evaluation, checkpoint, tracker, *further],
+            verbose=0,
+        )
+        return evaluation.history
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(FailsAtBatch(8))
+    wait_for_guards()
+    (before,) = rows(tmp_path / "t")
+    assert (before["status"], before["steps"]) == ("failed", "6")
+    history = train()
+    (row,) = rows(tmp_path / "t")
+    assert (row["status"], row["trial"], row["steps"]) == ("completed", "1", "30")
+    assert row["started_utc"] == before["started_utc"]
+    assert float(row["best_value"]) == min(
+        float(before["best_value"]), *(record.metrics["val_loss"] for record in history)
+    )
+    assert rows(tmp_path / "t", "studies")[0]["trials"] == "1"
 
 
 TRAINING = textwrap.dedent(

@@ -135,7 +135,7 @@ class BestNCheckpoint(StepCallback):
         self._store = CheckpointStore(directory)
         self._writer: CheckpointWriter | None = None
         self._guard: RunGuard | None = None
-        self._termination = TerminationRequest(is_open=lambda: self._guard is not None)
+        self._termination = TerminationRequest(is_open=self._is_running)
         self._last_saved_step: int | None = None
         self._ready = False
         self._certain = True
@@ -143,6 +143,16 @@ class BestNCheckpoint(StepCallback):
         self._total_steps: int | None = None
         if evaluation is not None:
             evaluation.subscribe(self._evaluated)
+
+    @property
+    def directory(self) -> str:
+        """Where the checkpoints stand: the path or URL as given."""
+        return self._store.directory
+
+    @property
+    def mode(self) -> str:
+        """The mode as given: "min", "max" or "auto"."""
+        return self._mode
 
     @property
     def best(self) -> CheckpointRecord | None:
@@ -342,15 +352,20 @@ class BestNCheckpoint(StepCallback):
         )
 
     def _when_run_ends(self, broken: bool) -> None:
-        if not broken or self._writer is None:
+        self._guard = None
+        if self._writer is None:
             return
         try:
             self._writer.flush()
         except Exception:
             _logger.exception("A checkpoint could not be written after `fit` had failed.")
 
+    def _is_running(self) -> bool:
+        guard = self._guard
+        return guard is not None and guard.run.is_running()
+
     def _close(self) -> None:
-        guard, self._guard = self._guard, None
+        guard = self._guard
         if guard is not None:
             guard.close()
         self._termination.restore()
