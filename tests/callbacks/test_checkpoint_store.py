@@ -15,12 +15,14 @@ import uuid
 from pathlib import Path
 
 import fsspec
+import keras
 import pytest
 
 from tfx_tips._core.errors import CheckpointError, DamagedCheckpointError, NotEnoughSpaceError
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 
 WRITER = Path(__file__).with_name("killed_checkpoint_writer.py")
+MODEL_WRITER = Path(__file__).with_name("killed_model_writer.py")
 
 
 def add(store, step, *, data=None, write=None, suffix=".keras", **fields):
@@ -200,6 +202,27 @@ class TestKills:
             frozenset({10, 20, 30}),
             frozenset({20, 30}),
         }
+
+    @pytest.mark.multi_process
+    def test_a_kill_while_keras_saves_a_model_loses_nothing(self, before, tmp_path):
+        after = tmp_path / "after"
+        after.mkdir()
+        finished = subprocess.run(
+            [sys.executable, MODEL_WRITER, before, after],
+            stderr=subprocess.PIPE,
+            timeout=300,
+        )
+        assert finished.returncode == 0, finished.stderr
+        operations = len(names(after))
+        states = [self.check(after / str(number)) for number in range(1, operations + 1)]
+        assert operations > 15
+        assert states[0] == {10, 20}
+        assert {10, 20, 30} in states
+        assert states[-1] == {20, 30}
+        for number, steps in enumerate(states, start=1):
+            if 30 in steps:
+                model = keras.models.load_model(after / str(number) / "step-00000030.keras")
+                assert model.optimizer.built
 
     def check(self, directory):
         """Asserts that all is intact; returns the steps that plain Python can read."""
