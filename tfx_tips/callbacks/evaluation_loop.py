@@ -147,4 +147,4 @@ def _is_keras_method(method: Callable[..., Any]) -> bool:
 
 def _plain(value: Any) -> Any:
     array = keras.ops.convert_to_numpy(value)
-    return float(array) if array.size == 1 else np.array(array)
+    return float(array.item()) if array.size == 1 else np.array(array)

@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_tips.callbacks.row_weights import as_rank, loss_weights, metric_weights
+
 # Loss reductions whose value over a batch is the mean over its rows.
 _MEANS = ("sum_over_batch_size", "mean")
 # A model's methods that decide what a test step computes.
@@ -54,7 +56,9 @@ class PaddedTestFunction:
         self._on_batch(*next(iterator))
 
     def check(self, batch: Any) -> None:
-        """Raises if the rows that the mask leaves out change any loss or metric.
+        """Raises if rows whose mask is zero change any loss or metric.
+
+        Runs five batches of the same shape.
 
         Args:
             batch: The first element of the padded set; the metrics' state is overwritten.
@@ -63,32 +67,35 @@ class PaddedTestFunction:
             ValueError: If they do, naming the metric.
         """
         data, mask = batch
-        rows = mask.shape[0]
-        half = tf.cast(tf.range(rows) < (rows + 1) // 2, mask.dtype)
+        rows, half = mask.shape[0], mask.shape[0] // 2
+        if half == 0:  # A batch of one row is never padded.
+            return
 
-        def same_row(part: tf.Tensor) -> tf.Tensor:
-            kept = part[: (rows + 1) // 2]
-            return tf.concat([kept, tf.repeat(part[:1], rows // 2, axis=0)], axis=0)
+        def half_and(rest: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+            return keras.tree.map_structure(lambda p: tf.concat([p[:half], rest(p)], axis=0), data)
 
-        results = []
-        for variant in (data, keras.tree.map_structure(same_row, data)):
-            self._model.reset_metrics()
-            one = tf.data.Dataset.from_tensors((variant, half))
-            strategy = self._model.distribute_strategy
-            self(iter(strategy.experimental_distribute_dataset(one)))
-            values = self._model.get_metrics_result()
-            results.append({k: keras.ops.convert_to_numpy(v) for k, v in values.items()})
-        first, second = results
-        for name, value in first.items():
-            # Rows of another content may take another path through a reduction.
-            close = abs(value - second[name]) <= 1e-5 * abs(value) + 1e-12
-            if not (close | ((value != value) & (second[name] != second[name]))).all():
-                raise ValueError(
-                    f"{name!r} depends on rows whose weight is zero, so it cannot be evaluated "
-                    "exactly with padding. Received: pad_partial_batch=True. "
-                    "Pass `pad_partial_batch=False`, or a metric or loss that is a mean over "
-                    "rows and heeds `sample_weight`."
-                )
+        def valid(count: int) -> tf.Tensor:
+            return tf.cast(tf.range(rows) < count, mask.dtype)
+
+        repeated = half_and(lambda part: tf.concat([part[:half], part[2 * half :]], axis=0))
+        first_row = half_and(lambda part: tf.repeat(part[:1], rows - half, axis=0))
+        # The same examples three times: in two batches, with two contents of the rows that
+        # weigh nothing, and in one. Only the last one's sums are rounded otherwise.
+        values = self._values((repeated, valid(half)), times=2)
+        other_rest = self._values((first_row, valid(half)), times=2)
+        _require_equal(values, other_rest, relative=1e-5, absolute=1e-12)
+        together = self._values((repeated, valid(2 * half)), times=1)
+        _require_equal(values, together, relative=1e-3, absolute=1e-6)
+
+    def _values(self, element: Any, *, times: int) -> dict[str, Any]:
+        """Returns losses and metrics over one element, taken several times."""
+        self._model.reset_metrics()
+        repeated = tf.data.Dataset.from_tensors(element).repeat(times)
+        batches = iter(self._model.distribute_strategy.experimental_distribute_dataset(repeated))
+        for _ in range(times):
+            self(batches)
+        results = self._model.get_metrics_result()
+        return {name: keras.ops.convert_to_numpy(value) for name, value in results.items()}
 
     def _step(self, batch: Any, mask: tf.Tensor) -> None:
         model = self._model
@@ -100,10 +107,12 @@ class PaddedTestFunction:
         valid = tf.reduce_sum(mask)
         scale = tf.math.divide_no_nan(rows, valid)
         if sample_weight is None:
-            weights = _loss_weights(model, y, y_pred, mask)
+            weights = loss_weights(model, y, y_pred, mask)
         else:
-            weights = keras.tree.map_structure(lambda w: w * _as_rank(mask, w), sample_weight)
-        with _weighted_by(model, mask, scale=scale, valid=valid):
+            weights = keras.tree.map_structure(lambda w: w * as_rank(mask, w), sample_weight)
+        with _weighted_by(
+            model, mask, scale=scale, valid=valid, has_weights=sample_weight is not None
+        ):
             loss = model.compute_loss(
                 x=x, y=y, y_pred=y_pred, sample_weight=weights, training=False
             )
@@ -116,34 +125,46 @@ class PaddedTestFunction:
             model.compute_metrics(x, y, y_pred, sample_weight=weights)
 
 
+def _require_equal(
+    values: dict[str, Any], others: dict[str, Any], *, relative: float, absolute: float
+) -> None:
+    for name, value in values.items():
+        other = others[name]
+        close = abs(value - other) <= relative * abs(value) + absolute
+        if not (close | (value == other) | ((value != value) & (other != other))).all():
+            raise ValueError(
+                f"{name!r} depends on rows whose weight is zero, so it cannot be evaluated "
+                "exactly with padding. Received: pad_partial_batch=True. "
+                "Pass `pad_partial_batch=False`, or a metric or loss that is a mean over "
+                "rows and heeds `sample_weight`."
+            )
+
+
 @contextlib.contextmanager
 def _weighted_by(
-    model: Any, mask: tf.Tensor, *, scale: tf.Tensor, valid: tf.Tensor
+    model: Any, mask: tf.Tensor, *, scale: tf.Tensor, valid: tf.Tensor, has_weights: bool
 ) -> Iterator[None]:
     """Gives the mask to metrics that get no weights, and valid rows to trackers of losses."""
-    others = model.metrics[1:]
-    changed = []
-
-    def replace(metric: Any, update: Callable[..., Any]) -> None:
-        metric.update_state = update
-        changed.append(metric)
-
-    for metric in others:
+    updates: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    for metric in model.metrics[1:]:
         children = getattr(metric, "metrics", None)
         for single in children or []:
-            replace(single, _masked_update(single, mask))
+            updates[id(single)] = single, _masked_update(single, mask, has_weights)
         if children is None and isinstance(metric, keras.metrics.Mean):
-            replace(metric, _rescaled_update(metric, scale, valid))
+            updates[id(metric)] = metric, _rescaled_update(metric, scale, valid)
+    for metric, update in updates.values():
+        metric.update_state = update
     try:
         yield
     finally:
-        for metric in changed:
+        for metric, _ in updates.values():
             del metric.update_state
 
 
-def _masked_update(metric: Any, mask: tf.Tensor) -> Callable[..., Any]:
+def _masked_update(metric: Any, mask: tf.Tensor, has_weights: bool) -> Callable[..., Any]:
     update = metric.update_state
-    if "sample_weight" not in inspect.signature(update).parameters:
+    parameters = inspect.signature(update).parameters.values()
+    if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise ValueError(
             f"The metric {metric.name!r} takes no sample weights, so padded rows cannot be kept "
             "out of it. Received: pad_partial_batch=True. Pass `pad_partial_batch=False`, or "
@@ -151,16 +172,18 @@ def _masked_update(metric: Any, mask: tf.Tensor) -> Callable[..., Any]:
         )
 
     def update_state(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if sample_weight is None:
-            sample_weight = mask
-            # These flatten labels and weights alike.
-            if isinstance(metric, (keras.metrics.OneHotIoU, keras.metrics.OneHotMeanIoU)):
-                sample_weight = tf.broadcast_to(
-                    _as_rank(mask, y_true[..., 0]), tf.shape(y_true)[:-1]
-                )
-            elif isinstance(metric, keras.metrics.IoU):
-                sample_weight = tf.broadcast_to(_as_rank(mask, y_true), tf.shape(y_true))
-        return update(y_true, y_pred, sample_weight=sample_weight)
+        if sample_weight is not None and has_weights:
+            return update(y_true, y_pred, sample_weight=sample_weight)
+        weights = metric_weights(metric, mask, y_true, y_pred)
+        try:
+            return update(y_true, y_pred, sample_weight=weights)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise ValueError(
+                f"The metric {metric.name!r} failed when it was given a weight for each row, of "
+                f"shape {tuple(weights.shape)}, to keep padded rows out: {error}. Received: "
+                "pad_partial_batch=True. Pass `pad_partial_batch=False`, or a metric whose "
+                "`update_state` takes such a `sample_weight`."
+            ) from error
 
     return update_state
 
@@ -172,35 +195,6 @@ def _rescaled_update(metric: Any, scale: tf.Tensor, valid: tf.Tensor) -> Callabl
         return update(value * tf.cast(scale, value.dtype), sample_weight=valid)
 
     return update_state
-
-
-def _as_rank(mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Returns the mask with further axes of size 1, and the dtype, of `like`."""
-    like = tf.convert_to_tensor(like)
-    shape = [-1] + [1] * (max(like.shape.rank, 1) - 1)
-    return tf.cast(tf.reshape(mask, shape), like.dtype)
-
-
-def _loss_weights(model: Any, y: Any, y_pred: Any, mask: tf.Tensor) -> Any:
-    """Returns the mask in the shape in which each output's loss takes sample weights.
-
-    A loss of rank r needs weights of rank r; only the loss itself tells its rank.
-    """
-    outputs, targets = keras.tree.flatten(y_pred), keras.tree.flatten(y)
-    losses = keras.tree.flatten(model.loss)
-    if len(losses) != len(outputs):
-        losses = losses * len(outputs) if len(losses) == 1 else [None] * len(outputs)
-        targets = targets if len(targets) == len(outputs) else [None] * len(outputs)
-    weights = []
-    for loss, target, output in zip(losses, targets, outputs, strict=True):
-        values = None
-        if callable(loss) and target is not None and not keras.tree.is_nested(y_pred):
-            compute = loss.call if isinstance(loss, keras.losses.Loss) else loss
-            values = compute(tf.cast(target, output.dtype), output)
-        # Keras' own losses reduce the last axis.
-        weights.append(_as_rank(mask, output[..., 0] if values is None else values))
-    weights = [tf.cast(weight, mask.dtype) for weight in weights]
-    return keras.tree.pack_sequence_as(y_pred, weights)
 
 
 class _MaskProbe(keras.losses.Loss):

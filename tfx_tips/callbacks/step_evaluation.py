@@ -230,7 +230,7 @@ class StepEvaluation(StepCallback):
 
     def _prepare(self, guard: RunGuard) -> None:
         inputs = getattr(self.model, "inputs", None)
-        ranks = [len(tensor.shape) for tensor in inputs] if inputs else None
+        shapes = [tuple(tensor.shape) for tensor in inputs] if inputs else None
         strategy = self.model.distribute_strategy
         self._writes = is_chief(strategy)
         self._loops, self._sets = {}, {}
@@ -239,7 +239,7 @@ class StepEvaluation(StepCallback):
                 data,
                 name=name,
                 training_batch_size=guard.run.training_batch_size(),
-                input_ranks=ranks,
+                input_shapes=shapes,
                 num_replicas=strategy.num_replicas_in_sync,
                 batch_size=self._batch_size,
                 steps=self._steps,
