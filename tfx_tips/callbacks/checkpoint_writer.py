@@ -133,15 +133,23 @@ class CheckpointWriter:
 
     def _hand_over(self, save: _Save) -> None:
         def replaces(waiting: _Save) -> bool:
-            gone = not self._stays(waiting.ranked, among=[*self._all_known(), save.ranked])
+            gone = not self._stays(waiting.ranked, among=self._all_known())
             if gone:
-                with self._lock:
-                    self._known.pop(waiting.ranked.age, None)
+                self._forget(waiting.ranked)
             return gone
 
-        self._worker.submit(save, replaces=replaces)
+        # Known before it is handed over: the worker may have failed and forgotten it at once.
         with self._lock:
-            self._known.setdefault(save.ranked.age, save.ranked)
+            self._known[save.ranked.age] = save.ranked
+        try:
+            self._worker.submit(save, replaces=replaces)
+        except BaseException:
+            self._forget(save.ranked)
+            raise
+
+    def _forget(self, ranked: Ranked) -> None:
+        with self._lock:
+            self._known.pop(ranked.age, None)
 
     def _stays(self, ranked: Ranked, *, among: list[Ranked], as_latest: bool = True) -> bool:
         others = [other for other in among if other.age != ranked.age]
@@ -194,8 +202,7 @@ class CheckpointWriter:
                 **fields,
             )
         except BaseException:
-            with self._lock:
-                self._known.pop(ranked.age, None)
+            self._forget(ranked)
             raise
         with self._lock:
             self._stored[ranked.age] = record

@@ -153,7 +153,9 @@ def _twin_of(model: Any, *, with_optimizer: bool) -> Any:
             optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
             twin.compile(optimizer=optimizer, loss="mse")
             optimizer.build(twin.trainable_variables)
-            twin.get_compile_config = lambda: compile_config
+            twin.get_compile_config = lambda: (
+                compile_config | {"optimizer": keras.saving.serialize_keras_object(optimizer)}
+            )
     except Exception as error:
         raise ValueError(
             f"No second {type(model).__name__} could be made from its configuration: {error}"

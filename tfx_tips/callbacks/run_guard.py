@@ -86,6 +86,7 @@ class RunGuard:
         self._on_end = on_end
         self._lock = threading.Lock()
         self._ended = False
+        end_broken_runs()
         _watch(self)
 
     def close(self) -> None:
@@ -108,19 +109,20 @@ class RunGuard:
                 self._on_end(broken)
                 self.run.forget()
         with _watching:
-            _open_guards.discard(self)
+            _open_guards.pop(self, None)
 
 
-# One thread watches for all guards, and only while there are any.
+# One thread watches for all guards, and only while there are any. They act in the order of the
+# callbacks that made them, so that a later one finds what an earlier one has flushed.
 _watching = threading.Condition()
-_open_guards: set[RunGuard] = set()
+_open_guards: dict[RunGuard, None] = {}
 _watcher: threading.Thread | None = None
 
 
 def _watch(guard: RunGuard) -> None:
     global _watcher
     with _watching:
-        _open_guards.add(guard)
+        _open_guards[guard] = None
         if guard.run.found and (_watcher is None or not _watcher.is_alive()):
             _watcher = threading.Thread(target=_look, name="tfx_tips.run_guard", daemon=True)
             _watcher.start()
@@ -137,6 +139,14 @@ def _look() -> None:
                 return
         for guard in guards:
             guard.end_if_broken()
+
+
+def end_broken_runs() -> None:
+    """Acts for runs that ended by an exception, without waiting for the watching thread."""
+    with _watching:
+        guards = list(_open_guards)
+    for guard in guards:
+        guard.end_if_broken()
 
 
 @atexit.register

@@ -19,6 +19,7 @@ class RunPlan:
         start_step: Optimizer steps finished when this `fit` begins.
         total_steps: Optimizer steps that the whole run is planned to have.
         start_batch: Batches of the first epoch of this `fit` that were finished before it.
+        accumulated_batches: Batches since then whose gradients the optimizer still accumulates.
         continues: Whether an earlier `fit` in this process belongs to the same run.
         more_follows: Whether a later `fit` belongs to the same run.
     """
@@ -27,6 +28,7 @@ class RunPlan:
     start_step: int
     total_steps: int
     start_batch: int = 0
+    accumulated_batches: int = 0
     continues: bool = False
     more_follows: bool = False
 
