@@ -47,7 +47,9 @@ class StepCallback(keras.callbacks.Callback):
         plan = current_plan()
         self._clock.begin_run(
             self._finished_batches(),
-            finished=None if plan is None else plan.start_step * self.batches_per_step,
+            finished=None
+            if plan is None
+            else plan.start_step * self.batches_per_step + plan.accumulated_batches,
         )
         self._is_first_epoch = True
 
