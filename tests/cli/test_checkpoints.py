@@ -96,6 +96,20 @@ def test_many_metrics_are_named_below_the_table(tmp_path, capsys):
     assert lines[3] == "3 more metrics are recorded: m5, m6, m7"
 
 
+def test_a_metric_that_is_not_recorded_has_no_column(directory, capsys):
+    assert main(["checkpoints", str(directory), "--monitor", "val_los"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0].split()[3:6] == ["loss", "val_auc", "val_loss"]
+    assert "Recorded are: loss, val_auc, val_loss" in printed.err
+
+
+def test_what_would_steer_the_terminal_is_shown_escaped(tmp_path, capsys):
+    metrics = {"val_loss": 1.0} | {f"m{i}\x1b[2J": 0.5 for i in range(8)}
+    add(CheckpointStore(tmp_path), 1, metrics=metrics)
+    assert main(["checkpoints", str(tmp_path), "--monitor", "m7\x1b[2J", "--mode", "min"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_where_none_can_be_chosen_the_table_is_shown_before_the_error(tmp_path, capsys):
     add(CheckpointStore(tmp_path), 7, metrics={"val_loss": float("nan")})
     assert main(["checkpoints", str(tmp_path)]) == 2

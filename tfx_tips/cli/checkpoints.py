@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from tfx_tips._core.text_table import format_table
+from tfx_tips._core.text_table import format_table, visible
 from tfx_tips._core.validation import require_positive_int
 from tfx_tips.callbacks.checkpoint_record import CheckpointRecord
 from tfx_tips.callbacks.checkpoint_selection import first_intact, rank_checkpoints
@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         require_positive_int("--batch-size", arguments.batch_size, "Leave it out for the default.")
     store = CheckpointStore(arguments.directory)
     records = store.records()
+    monitor = arguments.monitor or (records[-1].monitor if records else None)
     best = None
     try:
         ranked = rank_checkpoints(
@@ -64,10 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         # Also where none can be chosen: the table shows why.
         if records:
-            print(checkpoint_table(records, best, arguments.monitor or records[-1].monitor))
-    monitor = arguments.monitor or records[-1].monitor
-    print(f"\nbest: {place_in_training(best)}, {monitor} {best.metrics[monitor]:.6g}")
-    print(f"path: {best.path}")
+            print(checkpoint_table(records, best, monitor), flush=True)
+    print(f"\nbest: {place_in_training(best)}, {visible(monitor)} {best.metrics[monitor]:.6g}")
+    print(f"path: {best.path}", flush=True)
     if arguments.evaluate is not None:
         _evaluate(store, best, arguments)
     return 0
@@ -77,9 +77,9 @@ def checkpoint_table(
     records: Sequence[CheckpointRecord], best: CheckpointRecord | None, monitor: str
 ) -> str:
     """Lays the checkpoints out, the oldest first, the best marked, `monitor` before others."""
-    others = sorted({name for record in records for name in record.metrics} - {monitor})
-    shown = [monitor, *others][:_SHOWN_METRICS]
-    hidden = [monitor, *others][_SHOWN_METRICS:]
+    names = {name for record in records for name in record.metrics}
+    ordered = sorted(names, key=lambda name: (name != monitor, name))
+    shown, hidden = ordered[:_SHOWN_METRICS], ordered[_SHOWN_METRICS:]
     table = format_table(
         ["best", "step", "epoch", *shown, "size", "time (UTC)"],
         [
@@ -95,7 +95,7 @@ def checkpoint_table(
         ],
     )
     if hidden:
-        table += f"\n{len(hidden)} more metrics are recorded: {', '.join(hidden)}"
+        table += f"\n{len(hidden)} more metrics are recorded: {visible(', '.join(hidden))}"
     return table
 
 
@@ -110,6 +110,8 @@ def place_in_training(record: CheckpointRecord) -> str:
 def _evaluate(
     store: CheckpointStore, record: CheckpointRecord, arguments: argparse.Namespace
 ) -> None:
+    # Its start-up messages would stand between the table and the values.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _current_directory_importable():
         make_validation = load_function(arguments.evaluate)
         # Imported here, since this alone needs Keras.
