@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         require_positive_int("--batch-size", arguments.batch_size, "Leave it out for the default.")
     store = CheckpointStore(arguments.directory)
     records = store.records()
-    monitor = arguments.monitor or (records[-1].monitor if records else None)
+    monitor: str = arguments.monitor or (records[-1].monitor if records else "")
     best = None
     try:
         ranked = rank_checkpoints(
