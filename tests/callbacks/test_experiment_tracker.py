@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
+import time
 
 import keras
 import numpy as np
@@ -21,6 +21,7 @@ from tfx_tips.callbacks import (
     list_trials,
     resume_fit,
 )
+from tfx_tips.callbacks.run_guard import end_broken_runs
 from tfx_tips.callbacks.run_plan import RunPlan, part_of
 from tfx_tips.data import from_step
 
@@ -57,10 +58,12 @@ def rows(directory, table="trials"):
         return list(csv.DictReader(file))
 
 
-def wait_for_guards():
-    for thread in threading.enumerate():
-        if thread.name == "tfx_tips.run_guard":
-            thread.join(timeout=60)
+def wait_until(condition, timeout_s=60):
+    """Waits for another thread or process, in vain at most `timeout_s`."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
 
 
 class FailsAtBatch(keras.callbacks.Callback):
@@ -143,6 +146,8 @@ def test_the_row_runs_while_training_does_and_has_the_best_so_far(tmp_path, data
 
     class Look(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
+            best = min([logs["val_loss"], *(value for _, value in seen)])
+            wait_until(lambda: rows(tmp_path)[0]["best_value"] == repr(best))
             seen.append((rows(tmp_path)[0], logs["val_loss"]))
 
     fit(
@@ -152,8 +157,6 @@ def test_the_row_runs_while_training_does_and_has_the_best_so_far(tmp_path, data
         validation_data=data,
     )
     assert [row["status"] for row, _ in seen] == ["running", "running"]
-    values = [value for _, value in seen]
-    assert [float(row["best_value"]) for row, _ in seen] == [values[0], min(values)]
 
 
 def test_training_is_bit_identical_with_and_without(tmp_path, data):
@@ -183,7 +186,7 @@ def test_a_fit_that_raises_has_failed(tmp_path, data):
     tracker = ExperimentTracker(tmp_path, study="s", evaluation=evaluation)
     with pytest.raises(RuntimeError, match="on purpose"):
         fit(make_model(), data, [evaluation, tracker, FailsAtBatch(7)])
-    wait_for_guards()
+    end_broken_runs()
     (row,) = rows(tmp_path)
     assert (row["status"], row["steps"]) == ("failed", "6")
     assert float(row["best_value"]) == min(r.metrics["val_loss"] for r in evaluation.history)
@@ -207,7 +210,7 @@ def test_an_evaluation_outside_of_the_trial_changes_nothing(tmp_path, data):
     fit(make_model(), data, [evaluation, tracker])
     with pytest.raises(RuntimeError, match="on purpose"):
         fit(make_model(), data, [evaluation, tracker, FailsAtBatch(0)])
-    wait_for_guards()
+    end_broken_runs()
     before = (tmp_path / "trials.csv").read_bytes()
     fit(make_model(), data, [evaluation])
     assert (tmp_path / "trials.csv").read_bytes() == before
@@ -370,6 +373,21 @@ def test_the_row_names_the_best_checkpoint_that_is_kept(tmp_path, data):
     assert study["best_checkpoint"] == row["best_checkpoint"]
 
 
+def test_a_fit_that_raises_names_a_checkpoint_that_was_still_being_written(tmp_path, data):
+    evaluation = StepEvaluation(data, every_steps=4)
+    checkpoint = BestNCheckpoint(tmp_path / "c", keep=1, evaluation=evaluation)
+    tracker = ExperimentTracker(
+        tmp_path / "t", study="s", evaluation=evaluation, checkpoint=checkpoint
+    )
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fit(make_model(), data, [evaluation, checkpoint, tracker, FailsAtBatch(4)])
+    end_broken_runs()
+    (row,) = rows(tmp_path / "t")
+    assert (row["status"], row["best_step"]) == ("failed", "4")
+    model = keras.models.load_model(row["best_checkpoint"])
+    assert model.optimizer.iterations == 4
+
+
 def test_monitors_what_the_checkpoint_ranks_by(tmp_path, data):
     evaluation = StepEvaluation(data, every_steps=3)
     checkpoint = BestNCheckpoint(
@@ -407,7 +425,7 @@ def test_a_run_that_is_resumed_keeps_its_row(tmp_path, data):
 
     with pytest.raises(RuntimeError, match="on purpose"):
         train(FailsAtBatch(8))
-    wait_for_guards()
+    end_broken_runs()
     (before,) = rows(tmp_path / "t")
     assert (before["status"], before["steps"]) == ("failed", "6")
     history = train()
@@ -459,6 +477,7 @@ def start_training(directory, end):
 def test_a_killed_training_is_seen_as_killed_with_its_best_so_far(tmp_path):
     process = start_training(tmp_path, "waits")
     assert process.stdout.readline() == "ready\n"
+    wait_until(lambda: list_trials(tmp_path)[0].get("best_step") == "2")
     assert list_trials(tmp_path)[0]["status"] == "running"
     process.send_signal(signal.SIGKILL)
     process.communicate()

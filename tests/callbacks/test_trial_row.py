@@ -3,12 +3,14 @@ import dataclasses
 import datetime
 import logging
 import math
+import threading
 
 import numpy as np
 import pytest
 
 from tfx_tips._core.errors import NoFiniteMetricError
 from tfx_tips.callbacks.experiment_records import open_trial
+from tfx_tips.callbacks.experiment_table import locked
 from tfx_tips.callbacks.trial_row import TrialRow, utc_now
 
 
@@ -23,14 +25,18 @@ class Kept:
 
 @pytest.fixture
 def begin(tmp_path):
-    """Opens a trial."""
+    """Opens a trial, and ends its thread after the test."""
+    trials = []
 
     def begin(mode="min", **options):
         cells = {"study": "s", "status": "running", "monitor": "val_loss", "mode": mode}
         number = open_trial(tmp_path, cells, {})["trial"]
-        return TrialRow(tmp_path, {**cells, "trial": number}, **options)
+        trials.append(TrialRow(tmp_path, {**cells, "trial": number}, **options))
+        return trials[-1]
 
-    return begin
+    yield begin
+    for trial in trials:
+        trial.flush()
 
 
 @pytest.fixture
@@ -59,6 +65,7 @@ def test_the_row_has_the_best_value_and_its_step_at_any_time(begin, row, mode, v
     trial = begin(mode)
     for number, value in enumerate(values, start=1):
         trial.observe(number, {"val_loss": value, "loss": 0.0})
+    trial.flush()
     assert (row()["best_value"], row()["best_step"], row()["status"]) == (
         repr(best),
         str(step),
@@ -76,6 +83,7 @@ def test_only_nan_is_shown_as_nan(begin, row):
     trial = begin()
     trial.observe(1, {"val_loss": math.nan})
     trial.observe(2, {"val_loss": math.nan})
+    trial.flush()
     assert (row()["best_value"], row()["best_step"]) == ("nan", "1")
 
 
@@ -83,17 +91,22 @@ def test_takes_numpy_numbers_and_leaves_arrays_out(begin, row):
     trial = begin()
     trial.observe(1, {"val_loss": np.float32(0.5)})
     trial.observe(2, {"val_loss": np.zeros(3)})
+    trial.flush()
     assert (row()["best_value"], row()["best_step"]) == ("0.5", "1")
 
 
 def test_writes_nothing_where_nothing_is_better(begin, tmp_path):
+    def state():
+        trial.flush()
+        found = (tmp_path / "trials.csv").stat()
+        return found.st_mtime_ns, found.st_ino
+
     trial = begin()
     trial.observe(1, {"val_loss": 0.5})
-    before = (tmp_path / "trials.csv").stat().st_mtime_ns, (tmp_path / "trials.csv").stat().st_ino
+    before = state()
     trial.observe(2, {"val_loss": 0.6})
     trial.observe(3, {"loss": 0.1})
-    after = (tmp_path / "trials.csv").stat().st_mtime_ns, (tmp_path / "trials.csv").stat().st_ino
-    assert after == before
+    assert state() == before
 
 
 def test_a_metric_that_never_came_leaves_empty_cells_and_says_what_came(begin, row, caplog):
@@ -110,9 +123,11 @@ def test_describes_the_checkpoint_that_is_kept(begin, row):
     kept = []
     trial = begin(best_checkpoint=lambda: kept[-1] if kept else None)
     trial.observe(1, {"val_loss": 0.5})
+    trial.flush()
     assert (row()["best_value"], row()["best_checkpoint"]) == ("0.5", "")
     kept.append(Kept(1, {"val_loss": 0.5}, "/c/1.keras"))
     trial.observe(2, {"val_loss": 0.4})  # its file is not written yet
+    trial.flush()
     assert (row()["best_value"], row()["best_step"], row()["best_checkpoint"]) == (
         "0.5",
         "1",
@@ -131,8 +146,10 @@ def test_a_checkpoint_of_nan_does_not_write_at_every_evaluation(begin, tmp_path)
     kept = Kept(1, {"val_loss": math.nan}, "/c/1.keras")
     trial = begin(best_checkpoint=lambda: kept)
     trial.observe(1, {"val_loss": math.nan})
+    trial.flush()
     before = (tmp_path / "trials.csv").stat().st_ino
     trial.observe(2, {"val_loss": math.nan})
+    trial.flush()
     assert (tmp_path / "trials.csv").stat().st_ino == before
 
 
@@ -161,6 +178,7 @@ def test_a_row_that_cannot_be_written_is_logged_and_written_whole_later(
     table = (tmp_path / "trials.csv").read_bytes()
     (tmp_path / "trials.csv").write_bytes(b"not;a;table\r\n1;2;3\r\n")
     trial.observe(1, {"val_loss": 0.5})
+    trial.flush()
     assert "could not be written" in caplog.text
     assert "not;a;table" in caplog.text
     (tmp_path / "trials.csv").write_bytes(table)
@@ -171,9 +189,29 @@ def test_a_row_that_cannot_be_written_is_logged_and_written_whole_later(
 def test_goes_on_with_an_earlier_best(begin, row):
     trial = begin(best=0.3)
     trial.observe(1, {"val_loss": 0.5})
+    trial.flush()
     assert row()["best_value"] == ""
     trial.observe(2, {"val_loss": 0.2})
+    trial.flush()
     assert row()["best_value"] == "0.2"
+
+
+def test_training_does_not_wait_for_whoever_holds_the_tables(begin, row, tmp_path):
+    trial = begin()
+    with locked(tmp_path):
+        trial.observe(1, {"val_loss": 0.5})
+        trial.observe(2, {"val_loss": 0.4})
+        trial.observe(3, {"val_loss": 0.3})
+        assert row()["best_value"] == ""
+    trial.flush()
+    assert (row()["best_value"], row()["best_step"]) == ("0.3", "3")
+
+
+def test_no_thread_is_left_after_the_end(begin):
+    trial = begin()
+    trial.observe(1, {"val_loss": 0.5})
+    trial.end("completed")
+    assert not [t for t in threading.enumerate() if t.name == "tfx_tips.trial_row"]
 
 
 def test_a_part_that_ends_and_begins_again_is_one_row(begin, row):

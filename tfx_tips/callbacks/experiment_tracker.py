@@ -44,11 +44,11 @@ class ExperimentTracker(keras.callbacks.Callback):
     where its tree is dirty, the changes are saved as `diffs/<hash>.diff` (untracked files by
     name only). A notebook has no command, and a folder without git no commit: empty cells.
 
-    Under `tf.distribute` the chief host alone writes. Cost: nothing on a step; some tens of
-    milliseconds when training begins, mostly git's; a few milliseconds, for replacing two
-    small files, at an evaluation that finds a better value and at the end. Without
-    `evaluation` one read of the optimizer's counter at each epoch's end. A row that cannot be
-    written during training is logged as an error, and training goes on.
+    Under `tf.distribute` the chief host alone writes. Cost: nothing on a step; about a tenth of
+    a second when training begins, mostly git's and the disk's, and less at its end; between
+    them a thread replaces the two small files where an evaluation finds a better value.
+    Without `evaluation` one read of the optimizer's counter at each epoch's end. A row that
+    cannot be written is logged as an error, and training goes on.
 
     Args:
         directory: Local directory of the tables; created if missing. Not the checkpoints'.
@@ -69,7 +69,7 @@ class ExperimentTracker(keras.callbacks.Callback):
         ValueError: If an argument is not valid, or, before the first step, if "auto" does not
             decide, `evaluation` does not report `monitor`, or one of the two callbacks does not
             stand before this one.
-        OSError: If, before the first step, the tables cannot be written.
+        OSError: If the row cannot be opened, before the first step.
 
     Example:
         tracker = ExperimentTracker("experiments", study="digits", parameters={"lr": 0.1},

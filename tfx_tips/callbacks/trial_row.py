@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tfx_tips._core.background import BackgroundWorker
 from tfx_tips._core.errors import TfxTipsError
 from tfx_tips._core.ranking import Mode, quality
 from tfx_tips.callbacks.experiment_records import update_trial
@@ -18,7 +19,9 @@ _logger = logging.getLogger(__name__)
 class TrialRow:
     """Keeps the best value and writes the row where there is a better one, and at the end.
 
-    Training goes on where a write fails: that is logged, and the next one writes the whole row.
+    A better value is written by a thread, since the disk may be slow and others may hold the
+    tables. Training goes on where a write fails: that is logged, and the next one writes the
+    whole row.
 
     Args:
         directory: Where the tables stand.
@@ -44,9 +47,10 @@ class TrialRow:
         self._best = best
         self._best_checkpoint = best_checkpoint
         self._seen: set[str] = set()
+        self._writer = BackgroundWorker(self._store, name="tfx_tips.trial_row")
 
     def observe(self, step: int | None, metrics: Mapping[str, Any]) -> None:
-        """Takes note of what was measured after a step; writes only if the row's best changes.
+        """Takes note of what was measured after a step; has only a better value written.
 
         Args:
             step: Finished optimizer steps, None where the optimizer does not count.
@@ -59,7 +63,14 @@ class TrialRow:
         if isinstance(value, numbers.Real) and self._is_better(float(value)):
             self._best = float(value)
             changes = {"best_value": self._best, "best_step": step, "best_checkpoint": None}
-        self._change(changes | self._kept())
+        changes |= self._kept()
+        if any(cell_text(self._cells.get(name)) != cell_text(changes[name]) for name in changes):
+            self._cells |= {**changes, "updated_utc": utc_now()}
+            self._writer.submit(dict(self._cells), replaces=lambda waiting: True)
+
+    def flush(self) -> None:
+        """Waits until what was observed is on the disk."""
+        self._writer.flush()
 
     def begin_again(self) -> None:
         """Writes that the trial runs, after a part of it has ended."""
@@ -89,14 +100,15 @@ class TrialRow:
         value = kept.metrics[self._monitor]
         return {"best_value": value, "best_step": kept.step, "best_checkpoint": str(kept.path)}
 
-    def _change(self, cells: Mapping[str, object]) -> None:
-        if any(cell_text(self._cells.get(name)) != cell_text(cells[name]) for name in cells):
-            self._write(cells)
-
     def _write(self, cells: Mapping[str, object]) -> None:
+        # Not through the thread: none can be started while the interpreter exits.
+        self.flush()
         self._cells |= {**cells, "updated_utc": utc_now()}
+        self._store(self._cells)
+
+    def _store(self, cells: Mapping[str, object]) -> None:
         try:
-            update_trial(self._directory, self._cells)
+            update_trial(self._directory, cells)
         except (OSError, ValueError) as error:
             # A training must not end because its row could not be written.
             _logger.error("The trial's row could not be written: %s\nIts cells: %s", error, cells)
