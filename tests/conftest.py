@@ -9,6 +9,8 @@ LOGICAL_DEVICES = 4
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+# Tests that want a cluster describe one themselves.
+os.environ.pop("TF_CONFIG", None)
 
 
 def pytest_collection_modifyitems():

@@ -102,6 +102,26 @@ def test_target_is_untouched_while_the_writer_works_in_the_same_folder(tmp_path)
     assert seen == [tmp_path, [".weights", ".h5"], OLD]
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="reads Linux' process folder")
+def test_file_is_flushed_to_the_disk_before_the_rename_and_its_folder_after(tmp_path, monkeypatch):
+    target = tmp_path / "state.bin"
+    order = []
+
+    def noting(function):
+        def call(place, *rest):
+            path = os.readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else place
+            order.append((function.__name__, "folder" if path == str(tmp_path) else "file"))
+            return function(place, *rest)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "replace", noting(os.replace))
+    files.write_beside(target, lambda path: path.write_bytes(NEW))
+
+    assert order == [("fsync", "file"), ("replace", "file"), ("fsync", "folder")]
+
+
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt(), OSError(5, "I/O")])
 def test_error_of_the_writer_propagates_and_leaves_no_stray(tmp_path, error):
     target = tmp_path / "state.bin"

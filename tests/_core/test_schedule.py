@@ -90,7 +90,7 @@ def test_as_schedule_takes_an_integer_a_list_or_a_schedule():
     assert isinstance(own, Schedule)
 
 
-@pytest.mark.parametrize("value", [0, True, 2.5, "100", b"1", None, object()])
+@pytest.mark.parametrize("value", [0, True, 2.5, "100", b"1", None, object(), EverySteps])
 def test_as_schedule_names_the_argument_and_what_was_received(value):
     with pytest.raises(ValueError, match=r"`save_every` must be .* Received: save_every="):
         as_schedule(value, name="save_every")
@@ -171,10 +171,22 @@ def test_clock_counts_a_full_execution_beyond_a_plan_that_is_no_multiple_of_it()
     assert run.epoch(12, planned=10) == [0, 4, 8, 12]
 
 
-def test_clock_counts_an_epoch_that_was_stopped_in_the_middle():
-    run = Run(steps_per_execution=4)
+@pytest.mark.parametrize("updates", [0, 1])
+def test_clock_counts_an_epoch_that_was_stopped_in_the_middle(updates):
+    run = Run(steps_per_execution=4, updates=updates)
 
     assert run.epoch(8, planned=20) == [0, 4, 8]
+
+
+def test_clock_counts_a_batch_whose_update_the_optimizer_left_out():
+    """As loss scaling does where a gradient overflows."""
+    clock = StepClock()
+    clock.begin_run(0)
+    clock.begin_epoch(0)
+    for batch in range(5):
+        clock.begin_batch(batch)
+
+    assert clock.end_epoch(4, steps_per_execution=1, planned=5) == 5
 
 
 def test_epoch_without_a_batch_leaves_the_clock_where_it_was():
