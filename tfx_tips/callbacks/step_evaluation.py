@@ -146,6 +146,19 @@ class StepEvaluation(StepCallback):
         """Writes `history` as CSV; see `tfx_tips.callbacks.write_csv`."""
         write_csv(path, self.history)
 
+    def class_report(self) -> str:
+        """Says of each rare class what one example is worth, by the last evaluation.
+
+        Raises:
+            ValueError: If `class_counts` was not asked for.
+        """
+        if self._class_counts is None:
+            raise ValueError(
+                "There is no count of classes. Received: class_counts=False. "
+                "Pass `class_counts=True` to StepEvaluation."
+            )
+        return self._class_counts.report()
+
     @property
     def is_open(self) -> bool:
         """Whether a `fit` with this callback among its callbacks is running."""
