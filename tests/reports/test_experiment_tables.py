@@ -91,6 +91,23 @@ def test_long_text_is_cut_and_what_one_copies_is_not(tmp_path):
     assert header.split()[-2:] == ["notes", "checkpoint"]
 
 
+def test_a_checkpoint_below_the_working_directory_is_shown_from_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    add(tmp_path, "a", best_checkpoint=str(tmp_path / "c" / "1.keras"))
+    add(tmp_path, "b", best_checkpoint="gs://bucket/1.keras")
+    add(tmp_path, "c", best_checkpoint="/elsewhere/1.keras")
+    shown = [line[-1] for line in lines_of(studies_table(tmp_path))[1:]]
+    assert shown == ["c/1.keras", "gs://bucket/1.keras", "/elsewhere/1.keras"]
+
+
+def test_a_commit_is_short_and_says_that_the_tree_was_changed(tmp_path):
+    add(tmp_path, "a", git_commit="0123456789abcdef", git_dirty=True)
+    add(tmp_path, "b", git_commit="0123456789abcdef", git_dirty=False)
+    table = trials_table(tmp_path).splitlines()
+    assert table[2].endswith("  0123456789 + changes")
+    assert table[3].endswith("  0123456789")
+
+
 def test_text_that_is_no_number_as_written_stays_text(tmp_path):
     add(tmp_path, "s", 0.5, **{"parameter/id": "007", "parameter/rate": "1e-3"})
     assert lines_of(trials_table(tmp_path))[1][-2:] == ["007", "1e-3"]

@@ -55,7 +55,7 @@ class ExperimentTracker(keras.callbacks.Callback):
         study: The study's name; trials of one name belong together.
         configuration: Path or link of the study's configuration.
         notes: Whatever a reader should know about the study. Notes written into the table by
-            hand stay until a trial comes with other ones.
+            hand stay as long as trials come without any.
         parameters: This trial's hyperparameters by name, each one value; `trials.csv` gets a
             column `parameter/<name>` for each.
         monitor: The metric that says how well a trial did, as named in `logs`; by default the

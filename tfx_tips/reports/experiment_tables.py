@@ -1,5 +1,6 @@
 """Tables of studies and trials for the terminal."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,7 +37,6 @@ _FIRST_TRIAL_COLUMNS = (
 _LAST_TRIAL_COLUMNS = (
     ("started (UTC)", "started_utc"),
     ("commit", "git_commit"),
-    ("changes", "git_diff"),
     ("checkpoint", "best_checkpoint"),
 )
 # What a study's row has no room for.
@@ -48,7 +48,6 @@ _DETAILS = (
     ("commit", "git_commit"),
     ("changes since", "git_diff"),
 )
-_NEVER_CUT = frozenset({"study", "best_checkpoint", "git_diff"})
 _COMMIT_DIGITS = 10
 
 
@@ -106,15 +105,19 @@ def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Mapping[str, str]]
     used = [(header, column) for header, column in columns if any(column in row for row in rows)]
     return format_table(
         [header for header, _ in used],
-        [[_shown(column, row.get(column)) for _, column in used] for row in rows],
+        [[_shown(column, row) for _, column in used] for row in rows],
     )
 
 
-def _shown(column: str, cell: str | None) -> object:
-    if cell is None or column in _NEVER_CUT:
+def _shown(column: str, row: Mapping[str, str]) -> object:
+    cell = row.get(column)
+    if cell is None or column == "study":
         return cell
     if column == "git_commit":
-        return cell[:_COMMIT_DIGITS]
+        return cell[:_COMMIT_DIGITS] + (" + changes" if row.get("git_dirty") == "True" else "")
+    if column == "best_checkpoint":
+        below = Path.cwd()
+        return os.path.relpath(cell) if below in Path(cell).parents else cell
     value = whole_number(cell) if cell.lstrip("-").isdecimal() else number(cell)
     if value is not None and cell_text(value) == cell:
         return value
