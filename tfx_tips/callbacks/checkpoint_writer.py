@@ -48,6 +48,9 @@ class CheckpointWriter:
         writes: Whether this host writes; one that does not only reads the variables.
         several_hosts: Whether other hosts read the model's variables at the same time, so that
             reading must not depend on what this host knows.
+
+    Raises:
+        ValueError: If Keras could not save what the model was compiled with.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class CheckpointWriter:
             self._write_snapshot, name="tfx_tips.checkpoints"
         )
         self._twin_checked = False
+        if not weights_only:
+            _require_storable(model)
         if writes:
             store.clean()
         records = store.records() if writes else []
@@ -238,3 +243,14 @@ class CheckpointWriter:
             self._in_background = False
             self._snapshot_writer = None
             _logger.warning("Checkpoints are saved in the foreground. %s", error)
+
+
+def _require_storable(model: Any) -> None:
+    try:
+        model.get_compile_config()
+    except TypeError as error:
+        raise ValueError(
+            f"A model is saved with what it was compiled with. Received: a model of which Keras "
+            f"cannot save this: {error} Pass a plain function or a class with `get_config` in "
+            "`compile`, or `save_weights_only=True`."
+        ) from error

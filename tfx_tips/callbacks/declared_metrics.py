@@ -22,7 +22,7 @@ def declared_direction(model: Any, name: str) -> Mode | None:
         KeyError: If the configuration names no loss or metric that would log `name`.
         ValueError: If what it names is not a single number.
     """
-    config = model.get_compile_config() or {}
+    config = _compile_config(model)
     if name == "loss" or (name.endswith("_loss") and keras.tree.is_nested(config.get("loss"))):
         return "min"
     found = []
@@ -44,9 +44,21 @@ def declared_direction(model: Any, name: str) -> Mode | None:
 
 def declared_names(model: Any) -> list[str]:
     """Returns the names of the metrics that the model was compiled with, the loss first."""
-    config = model.get_compile_config() or {}
+    config = _compile_config(model)
     names = [n for key in ("metrics", "weighted_metrics") for n, _, _ in _metrics(config.get(key))]
     return ["loss", *names]
+
+
+def is_declared(model: Any) -> bool:
+    """Returns whether the configuration tells anything: Keras cannot serialize all it trains."""
+    return bool(_compile_config(model))
+
+
+def _compile_config(model: Any) -> dict[str, Any]:
+    try:
+        return model.get_compile_config() or {}
+    except TypeError:  # such as a loss that is a `functools.partial`
+        return {}
 
 
 def _metrics(config: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -98,7 +98,7 @@ class SnapshotWriter:
 
     def __init__(self, model: Any, *, weights_only: bool) -> None:
         self._weights_only = weights_only
-        with _python_generator_kept():
+        with _global_generators_kept():
             self._twin = _twin_of(model, with_optimizer=not weights_only)
 
     def require_alike(self, model: Any) -> None:
@@ -164,8 +164,9 @@ def _twin_of(model: Any, *, with_optimizer: bool) -> Any:
 
 
 def _require_alike(variables: list[Any], others: list[Any]) -> None:
-    first = [(v.name, tuple(v.shape), v.dtype) for v in variables]
-    second = [(v.name, tuple(v.shape), v.dtype) for v in others]
+    # An optimizer's names begin with those of layers, which are counted up for a second model.
+    first = [(v.name.rsplit("_", 1)[-1], tuple(v.shape), v.dtype) for v in variables]
+    second = [(v.name.rsplit("_", 1)[-1], tuple(v.shape), v.dtype) for v in others]
     if first != second:
         raise ValueError(
             f"A model made from this model's configuration has other variables: {len(second)} "
@@ -184,10 +185,15 @@ def _as_if_not_compiled(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _python_generator_kept() -> Iterator[None]:
-    """Puts back Python's random state, from which initializers without a seed draw one."""
-    state = random.getstate()
+def _global_generators_kept() -> Iterator[None]:
+    """Puts back the random state of Python and NumPy.
+
+    Initializers without a seed draw one from Python's, those of a user's own may use NumPy's.
+    Keras' global generator is out of reach; nothing of Keras' own draws from it here.
+    """
+    state, numpy_state = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
         random.setstate(state)
+        np.random.set_state(numpy_state)

@@ -5,7 +5,7 @@ from typing import Any, cast
 import keras
 
 from tfx_tips._core.ranking import Mode, require_mode
-from tfx_tips.callbacks.declared_metrics import declared_direction, declared_names
+from tfx_tips.callbacks.declared_metrics import declared_direction, declared_names, is_declared
 from tfx_tips.callbacks.monitored_metric import resolve_mode
 from tfx_tips.callbacks.run_guard import FitRun
 
@@ -94,7 +94,7 @@ def _require_scalar(monitor: str, evaluation: Any) -> None:
 
 def _logs_more(model: Any, step: str, run: FitRun) -> bool:
     """Returns whether code of the user's own may log what the configuration does not name."""
-    if getattr(type(model), step) is not getattr(keras.Model, step):
+    if not is_declared(model) or getattr(type(model), step) is not getattr(keras.Model, step):
         return True
     if type(model).compute_metrics is not keras.Model.compute_metrics:
         return True
