@@ -192,5 +192,5 @@ def test_quiet_hooks_keep_no_memory():
         quiet(probe, rows=600)
     finally:
         tracemalloc.stop()
-    # 32 bytes are `before` itself. TensorFlow's threads disturb some of the measurements.
-    assert statistics.median(grown[100:]) == 32
+    # 32 bytes are `before` itself; other threads disturb some of the measurements.
+    assert statistics.median(grown[100:]) <= 32
