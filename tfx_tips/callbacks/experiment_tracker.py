@@ -113,7 +113,7 @@ class ExperimentTracker(keras.callbacks.Callback):
             )
         if monitor is None and checkpoint is not None:
             monitor = checkpoint.monitor
-            mode = getattr(checkpoint, "mode", mode) if mode == "auto" else mode
+            mode = checkpoint.mode if mode == "auto" else mode
         self.monitor = "val_loss" if monitor is None else monitor
         self.mode = mode
         self.evaluation = evaluation
