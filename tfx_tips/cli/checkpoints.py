@@ -5,8 +5,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfx_tips._core.text_table import format_table, visible
@@ -14,8 +13,7 @@ from tfx_tips._core.validation import require_positive_int
 from tfx_tips.callbacks.checkpoint_record import CheckpointRecord
 from tfx_tips.callbacks.checkpoint_selection import first_intact, rank_checkpoints
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
-
-_SHOWN_METRICS = 6
+from tfx_tips.reports.checkpoint_tables import checkpoint_table, place_in_training
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,46 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         # Also where none can be chosen: the table shows why.
         if records:
-            print(checkpoint_table(records, best, monitor), flush=True)
+            print(checkpoint_table(records, metric=monitor, chosen=best), flush=True)
     print(f"\nbest: {place_in_training(best)}, {visible(monitor)} {best.metrics[monitor]:.6g}")
     print(f"path: {best.path}", flush=True)
     if arguments.evaluate is not None:
         _evaluate(store, best, arguments)
     return 0
-
-
-def checkpoint_table(
-    records: Sequence[CheckpointRecord], best: CheckpointRecord | None, monitor: str
-) -> str:
-    """Lays the checkpoints out, the oldest first, the best marked, `monitor` before others."""
-    names = {name for record in records for name in record.metrics}
-    ordered = sorted(names, key=lambda name: (name != monitor, name))
-    shown, hidden = ordered[:_SHOWN_METRICS], ordered[_SHOWN_METRICS:]
-    table = format_table(
-        ["best", "step", "epoch", *shown, "size", "time (UTC)"],
-        [
-            [
-                "*" if best is not None and record.path == best.path else None,
-                record.step,
-                record.epoch,
-                *(record.metrics.get(name) for name in shown),
-                _readable_size(record.size_bytes),
-                _readable_time(record.time),
-            ]
-            for record in records
-        ],
-    )
-    if hidden:
-        table += f"\n{len(hidden)} more metrics are recorded: {visible(', '.join(hidden))}"
-    return table
-
-
-def place_in_training(record: CheckpointRecord) -> str:
-    """Says at which step a checkpoint lies, and at what share of the budget where known."""
-    share = record.share_of_budget
-    if share is None:
-        return f"step {record.step:,}"
-    return f"step {record.step:,} of {record.total_steps:,} ({100 * share:.0f} %)"
 
 
 def _evaluate(
@@ -165,19 +129,3 @@ def _current_directory_importable() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(directory)
-
-
-def _readable_size(size: int) -> str:
-    number = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:,.1f} TB"
-
-
-def _readable_time(time: str) -> str:
-    try:
-        return datetime.fromisoformat(time).strftime("%Y-%m-%d %H:%M:%S")
-    except ValueError:
-        return time

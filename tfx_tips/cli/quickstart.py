@@ -54,6 +54,7 @@ Checkpoints kept: the three best, and the latest to resume from (* is the best)
 
 Chosen: step {chosen.step:,}, at {share:.0%} of the budget. Loaded again from its file, it
 classifies {result.reloaded_accuracy:.2%} of those digits correctly; {recorded:.2%} were recorded.
+{chosen.path}
 
 The study so far
 {studies_table(result.experiments_directory)}

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfx_tips.reports.run_report import checkpoint_table, evaluation_curve
+from tfx_tips.reports.evaluation_curves import evaluation_curve
 
 
 def record(step, **scalars):
@@ -48,13 +48,3 @@ def test_counts_of_classes_are_left_out_of_the_columns():
 def test_unknown_metric_names_those_there_are():
     with pytest.raises(ValueError, match=r"metric='auc'.*They hold: loss"):
         evaluation_curve([record(1, loss=1.0)], metric="auc")
-
-
-def test_marks_the_chosen_checkpoint_in_the_order_of_steps():
-    stored = [
-        SimpleNamespace(step=20, metrics={"val_loss": 0.5}, path="b.keras"),
-        SimpleNamespace(step=10, metrics={}, path="a.keras"),
-    ]
-    lines = checkpoint_table(stored, metric="val_loss", chosen=stored[0]).splitlines()[2:]
-    assert lines[0].split() == ["10", "a.keras"]
-    assert lines[1].split() == ["*", "20", "0.5", "b.keras"]

@@ -1,7 +1,7 @@
-"""A run in plain text: how its evaluations went, and which checkpoints stayed."""
+"""How a run's evaluations went, in plain text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from tfx_tips._core.text_table import format_table
@@ -19,22 +19,6 @@ class Evaluated(Protocol):
     @property
     def scalars(self) -> dict[str, float]:
         """Metrics by name."""
-
-
-class Stored(Protocol):
-    """What a record of a checkpoint must have."""
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps finished."""
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Metrics by name."""
-
-    @property
-    def path(self) -> str:
-        """The file."""
 
 
 def evaluation_curve(records: Sequence[Evaluated], *, metric: str) -> str:
@@ -67,26 +51,6 @@ def evaluation_curve(records: Sequence[Evaluated], *, metric: str) -> str:
         for record, value in zip(records, values, strict=True)
     ]
     return format_table(["step", *names, f"{metric}, {low:.4g} to {high:.4g}"], rows)
-
-
-def checkpoint_table(records: Sequence[Stored], *, metric: str, chosen: Stored | None) -> str:
-    """Returns a table of checkpoints in the order of their steps, the chosen one marked.
-
-    Args:
-        records: The checkpoints.
-        metric: The metric to show.
-        chosen: The one to mark, or None.
-    """
-    rows = [
-        [
-            "*" if chosen is not None and record.path == chosen.path else "",
-            record.step,
-            record.metrics.get(metric),
-            record.path,
-        ]
-        for record in sorted(records, key=lambda record: record.step)
-    ]
-    return format_table(["", "step", metric, "file"], rows)
 
 
 def _bar(value: float, low: float, high: float) -> str:
