@@ -27,7 +27,12 @@ x_val, y_val = x[:64], y[:64]
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse", metrics=["mae"])
 """
-BEFORE = {"checkpoints.md": REGRESSION, "evaluation.md": DIGITS, "resuming.md": DIGITS}
+BEFORE = {
+    "checkpoints.md": REGRESSION,
+    "evaluation.md": DIGITS,
+    "experiments.md": "",
+    "resuming.md": DIGITS,
+}
 
 
 def snippets(page):
