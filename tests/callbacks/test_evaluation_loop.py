@@ -237,7 +237,7 @@ def test_a_set_that_can_be_read_only_once_is_refused(regression, data):
 
     signature = (tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1)))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    loop = EvaluationLoop(regression, evaluation_set(dataset, name="val", input_ranks=[2]))
+    loop = EvaluationLoop(regression, evaluation_set(dataset, name="val"))
     with pytest.raises(ValueError, match="holds none now"):
         loop.run()
 

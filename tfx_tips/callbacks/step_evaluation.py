@@ -1,7 +1,7 @@
 """Evaluation at step intervals, exact and without a trace in the training run."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,12 @@ from tfx_tips._core.schedule import Schedule, as_schedule
 from tfx_tips._core.validation import require_positive_int
 from tfx_tips.callbacks.class_counts import ClassCounts
 from tfx_tips.callbacks.evaluation_loop import EvaluationLoop
+from tfx_tips.callbacks.evaluation_names import (
+    named_sets,
+    names_taken,
+    require_first_place,
+    require_free_names,
+)
 from tfx_tips.callbacks.evaluation_record import EvaluationRecord, write_csv
 from tfx_tips.callbacks.model_export import export_model
 from tfx_tips.callbacks.model_state import build, untouched
@@ -100,7 +106,7 @@ class StepEvaluation(StepCallback):
     ) -> None:
         super().__init__()
         self._schedule = as_schedule(every_steps)
-        self._data = _named(validation_data, name)
+        self._data = named_sets(validation_data, name)
         for argument, value in (("batch_size", batch_size), ("steps", steps)):
             if value is not None:
                 require_positive_int(argument, value, "Leave it out for the default.")
@@ -176,7 +182,7 @@ class StepEvaluation(StepCallback):
             self.history = []
         self._close()
         self._guard = RunGuard(self.model, self._when_run_ends)
-        self._require_free_names(self._guard)
+        require_free_names(tuple(self._data), self._guard.run)
         self._prepare(self._guard)
         self._start_is_due = self._at_start and plan is None
 
@@ -202,7 +208,7 @@ class StepEvaluation(StepCallback):
         if self._in_this_epoch is not None and logs is not None:
             taken = sorted(set(logs) & set(self._in_this_epoch.metrics))
             if taken:
-                raise _names_taken(taken)
+                raise names_taken(taken)
             logs.update(self._in_this_epoch.metrics)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -269,30 +275,10 @@ class StepEvaluation(StepCallback):
                 self._prediction_log.prepare(self.model, self._sets, writes=self._writes)
         taken = sorted(set(first) & set(values))
         if taken:
-            raise _names_taken(taken)
+            raise names_taken(taken)
         self.metric_names = tuple(values)
         self.scalar_names = tuple(k for k, value in values.items() if isinstance(value, float))
-        self._require_first_place(guard)
-
-    def _require_free_names(self, guard: RunGuard) -> None:
-        if "val" in self._data and guard.run.has_validation_data():
-            raise ValueError(
-                "`fit` was given validation data, whose results are named `val_...`, too. "
-                "Received: StepEvaluation(name='val') together with `validation_data` in `fit`. "
-                "Leave out one of the two, or pass another `name`."
-            )
-
-    def _require_first_place(self, guard: RunGuard) -> None:
-        for callback in guard.run.callbacks():
-            if callback is self:
-                return
-            follows_by_itself = getattr(callback, "evaluation", None) is self
-            if getattr(callback, "monitor", None) in self.metric_names and not follows_by_itself:
-                raise ValueError(
-                    f"{type(callback).__name__} monitors {callback.monitor!r} and stands before "
-                    "the StepEvaluation that reports it, so it would never see a value. "
-                    "List the StepEvaluation first in `callbacks`."
-                )
+        require_first_place(self, guard.run)
 
     def _when_run_ends(self, broken: bool) -> None:
         self._guard = None
@@ -308,29 +294,3 @@ class StepEvaluation(StepCallback):
 def _x_spec(batches: EvaluationSet) -> Any:
     spec = batches.dataset.element_spec
     return keras.utils.unpack_x_y_sample_weight(spec[0] if batches.padded else spec)[0]
-
-
-def _names_taken(names: list[str]) -> ValueError:
-    return ValueError(
-        f"The training's own logs hold {names}, too, and would be overwritten. "
-        "Pass another `name` to StepEvaluation."
-    )
-
-
-def _named(data: Any, name: str) -> dict[str, Any]:
-    if not isinstance(name, str) or not name:
-        raise ValueError(
-            f"`name` must be a string that is not empty. Received: name={name!r}. "
-            "It is the prefix of the metrics' names, as in 'val_loss'."
-        )
-    if not isinstance(data, Mapping):
-        return {name: data}
-    bare = [key for key, value in data.items() if hasattr(value, "__array__")]
-    if bare or not data or not all(isinstance(key, str) for key in data):
-        raise ValueError(
-            "A dictionary of validation data holds whole sets by name, for example "
-            "{'clean': (x, y), 'noisy': dataset}. Received: a dictionary with the keys "
-            f"{list(data)}, of which {bare} are single arrays. Pass a model's dictionary "
-            "of inputs as `(inputs, targets)`."
-        )
-    return dict(data)
