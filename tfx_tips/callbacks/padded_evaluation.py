@@ -46,6 +46,8 @@ class PaddedTestFunction:
                 on_batch, reduce_retracing=True, jit_compile=model.jit_compile, autograph=False
             )
         self._on_batch = on_batch
+        made = [metric.built for metric in model.metrics if hasattr(metric, "built")]
+        self._has_metrics = bool(made) and all(made)
 
     def __call__(self, iterator: Any) -> None:
         """Takes one batch and adds it to the model's metrics.
@@ -53,7 +55,11 @@ class PaddedTestFunction:
         Raises:
             StopIteration: If there is no further batch.
         """
-        self._on_batch(*next(iterator))
+        batch, mask = next(iterator)
+        if not self._has_metrics:
+            self._make_metrics(batch)
+            self._has_metrics = True
+        self._on_batch(batch, mask)
 
     def check(self, batch: Any) -> None:
         """Raises if rows whose mask is zero change any loss or metric.
@@ -86,6 +92,19 @@ class PaddedTestFunction:
         _require_equal(values, other_rest, relative=1e-5, absolute=1e-12)
         together = self._values((repeated, valid(2 * half)), times=1)
         _require_equal(values, together, relative=1e-3, absolute=1e-6)
+
+    def _make_metrics(self, batch: Any) -> None:
+        """Has Keras make its metrics, as in the first step of all, for `_step` to weigh."""
+        model = self._model
+
+        def on_batch(batch: Any) -> None:
+            model.distribute_strategy.run(model.test_step, args=(batch,))
+
+        if model.run_eagerly:
+            on_batch(batch)
+            model.reset_metrics()
+        else:
+            tf.function(on_batch, autograph=False).get_concrete_function(batch)
 
     def _values(self, element: Any, *, times: int) -> dict[str, Any]:
         """Returns losses and metrics over one element, taken several times."""
@@ -134,9 +153,11 @@ def _require_equal(
         if not (close | (value == other) | ((value != value) & (other != other))).all():
             raise ValueError(
                 f"{name!r} depends on rows whose weight is zero, so it cannot be evaluated "
-                "exactly with padding. Received: pad_partial_batch=True. "
-                "Pass `pad_partial_batch=False`, or a metric or loss that is a mean over "
-                "rows and heeds `sample_weight`."
+                "exactly with padding. Likely causes: a metric that does not heed "
+                "`sample_weight` or divides by the number of all rows; a loss, `add_loss` or "
+                "activity regularizer that reduces over the batch; a layer that mixes rows. "
+                "Received: pad_partial_batch=True. Change that, or pass "
+                "`pad_partial_batch=False`."
             )
 
 
@@ -204,7 +225,7 @@ class _MaskProbe(keras.losses.Loss):
         super().__init__(name="mask_probe", reduction="none")
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        self.values = keras.ops.ones_like(y_pred)
+        self.values = keras.ops.mean(y_pred, axis=-1)
         return self.values
 
 

@@ -173,6 +173,8 @@ def _is_array_like(data: Any) -> bool:
 
 def _tuple(batch: Any) -> tuple[Any, ...]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    # tf.data would stack a list's arrays into one.
+    x, y, sample_weight = map(keras.tree.lists_to_tuples, (x, y, sample_weight))
     if sample_weight is not None:
         return (x, y, sample_weight)
     return (x,) if y is None else (x, y)
