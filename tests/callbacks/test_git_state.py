@@ -195,6 +195,8 @@ def test_git_that_hangs_is_given_up(repository, monkeypatch, tmp_path):
     assert (state.commit, state.dirty, state.diff) == (head(repository), None, None)
 
 
-def test_looks_beside_the_main_script_first():
-    script = Path(sys.modules["__main__"].__file__).resolve()
-    assert program_folders() == [script.parent, Path(".")]
+def test_looks_beside_the_main_script_first(tmp_path, monkeypatch):
+    # Under pytest-xdist the main module has no file of its own.
+    script = tmp_path / "train.py"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    assert program_folders() == [tmp_path.resolve(), Path(".")]
