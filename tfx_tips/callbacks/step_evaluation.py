@@ -233,7 +233,7 @@ class StepEvaluation(StepCallback):
             for name, loop in self._loops.items():
                 metrics |= {f"{name}_{key}": value for key, value in loop.run().items()}
                 if self._class_counts is not None:
-                    metrics |= self._class_counts.count(self.model, self._sets[name], name)
+                    metrics |= self._class_counts.count(name)
             if self._prediction_log is not None:
                 self._prediction_log.write(self.model, step)
             if self._export_directory is not None and self._writes:
@@ -271,6 +271,8 @@ class StepEvaluation(StepCallback):
                 self._loops[name] = EvaluationLoop(self.model, batches)
                 first = self._loops[name].probe()
                 values |= {f"{name}_{key}": value for key, value in first.items()}
+            if self._class_counts is not None:
+                self._class_counts.prepare(self.model, self._sets)
             if self._prediction_log is not None:
                 self._prediction_log.prepare(self.model, self._sets, writes=self._writes)
         taken = sorted(set(first) & set(values))
