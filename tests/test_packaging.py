@@ -216,6 +216,12 @@ def test_ci_scripts_stop_at_the_first_failure(name):
     assert "set -euo pipefail" in lines
 
 
+@pytest.mark.parametrize("name", ["run", "lowest"])
+def test_ci_scripts_leave_the_null_device_alone(name):
+    """As root, uv replaces whatever stands under the name of its output file."""
+    assert "--output-file" not in (ROOT / ".ci" / name).read_text().replace("`--output-file", "")
+
+
 def test_wheel_holds_the_types_marker_the_command_and_every_module(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
