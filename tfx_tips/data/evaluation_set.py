@@ -159,9 +159,18 @@ def _pad(batch: tuple[Any, ...], rows: int) -> tuple[tuple[Any, ...], tf.Tensor]
     """Fills a batch up to `rows` with copies of its last row, which is valid input."""
     given = tf.shape(keras.tree.flatten(batch)[0])[0]
 
-    def fill(part: tf.Tensor) -> tf.Tensor:
-        missing = tf.repeat(part[-1:], rows - given, axis=0)
-        return tf.ensure_shape(tf.concat([part, missing], axis=0), [rows, *part.shape[1:]])
+    def fill() -> Any:
+        def with_copies(part: tf.Tensor) -> tf.Tensor:
+            missing = tf.repeat(part[-1:], rows - given, axis=0)
+            return tf.ensure_shape(tf.concat([part, missing], axis=0), [rows, *part.shape[1:]])
 
-    mask = tf.cast(tf.range(rows) < given, keras.config.floatx())
-    return keras.tree.map_structure(fill, batch), mask
+        return keras.tree.map_structure(with_copies, batch)
+
+    def keep() -> Any:
+        return keras.tree.map_structure(
+            lambda part: tf.ensure_shape(part, [rows, *part.shape[1:]]), batch
+        )
+
+    # Most batches are full, and copying them would cost more than a small model's step.
+    filled = tf.cond(given < rows, fill, keep)
+    return filled, tf.cast(tf.range(rows) < given, keras.config.floatx())
