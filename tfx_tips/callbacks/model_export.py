@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tfx_tips._core.files import STRAY_PREFIX
+from tfx_tips._core.files import STRAY_PREFIX, remove_strays
 
 
 def export_model(model: Any, directory: Path) -> None:
@@ -13,11 +13,12 @@ def export_model(model: Any, directory: Path) -> None:
 
     Args:
         model: A built model.
-        directory: The SavedModel's folder; one that is there already is replaced.
+        directory: The SavedModel's folder; one that is there already is replaced. Beside it
+            nothing else may be being written: what a killed process left there is removed.
     """
     beside = directory.with_name(f"{STRAY_PREFIX}{directory.name}")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.parent.mkdir(parents=True, exist_ok=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    remove_strays(directory.parent)
     model.export(str(beside), verbose=False)
     if directory.exists():
         shutil.rmtree(directory)

@@ -4,12 +4,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 
-from tfx_tips._core.files import write_beside
+from tfx_tips._core.files import remove_strays, write_beside
 from tfx_tips._core.validation import require_positive_int
 from tfx_tips.data.evaluation_set import EvaluationSet
 
@@ -23,31 +23,34 @@ class PredictionLog:
     Args:
         log_dir: The folder below which `predictions/` is made.
         examples: How many of the first examples, or which ones by index.
-        limit_bytes: Most bytes of outputs in one file, before compression.
+        limit_bytes: Most bytes in one file, before compression.
 
     Raises:
         ValueError: If an argument is not valid.
     """
 
     def __init__(self, log_dir: Path, examples: int | Sequence[int], *, limit_bytes: int) -> None:
-        if isinstance(examples, int):
+        if isinstance(examples, np.integer):
+            examples = int(examples)
+        if np.ndim(examples) == 0:
             require_positive_int("predictions", examples, "Pass a count or a list of indices.")
-            self._ids = list(range(examples))
+            self._ids = list(range(cast(int, examples)))
         else:
-            self._ids = [int(index) for index in examples]
+            self._ids = [int(index) for index in cast(Sequence[int], examples)]
             if not self._ids or min(self._ids) < 0 or len(set(self._ids)) != len(self._ids):
                 raise ValueError(
                     "`predictions` must be a count or different indices from 0. "
-                    f"Received: predictions={list(examples)!r}."
+                    f"Received: predictions={self._ids}. Name each example once."
                 )
         require_positive_int("predictions_bytes", limit_bytes, "It limits one file.")
         self._limit_bytes = limit_bytes
         self._directory = log_dir / "predictions"
         self._examples: dict[str, tuple[Any, Any]] = {}
+        self._batch_sizes: dict[str, int] = {}
         self._writes = True
 
     def prepare(self, model: Any, sets: Mapping[str, EvaluationSet], *, writes: bool) -> None:
-        """Reads the examples and makes sure that their outputs fit the budget.
+        """Reads the examples and makes sure that what is written of them fits the budget.
 
         Args:
             model: Predicts once, for the size.
@@ -55,37 +58,48 @@ class PredictionLog:
             writes: Whether this host writes files; every host predicts.
 
         Raises:
-            ValueError: If a set has fewer examples, or the outputs are too large.
+            ValueError: If a set has fewer examples, or a file would be too large.
         """
         self._writes = writes
         for name, evaluation_set in sets.items():
             self._examples[name] = _examples(evaluation_set, self._ids, name)
-            outputs = _parts("output", self._predict(model, name))
-            size = sum(part.nbytes for part in outputs.values())
+            self._batch_sizes[name] = evaluation_set.batch_size
+            size = sum(part.nbytes for part in self._arrays(model, name).values())
             if size > self._limit_bytes:
                 raise ValueError(
-                    f"The outputs of {len(self._ids)} examples of {name!r} take {size:,} bytes "
-                    f"an evaluation. Received: predictions_bytes={self._limit_bytes:,}. "
-                    "Name fewer examples, or raise `predictions_bytes`."
+                    f"Outputs, labels and ids of {len(self._ids)} examples of {name!r} take "
+                    f"{size:,} bytes an evaluation. Received: "
+                    f"predictions_bytes={self._limit_bytes:,}. Name fewer examples, or raise "
+                    "`predictions_bytes`."
                 )
+            if writes:
+                remove_strays(self._directory / name)
 
     def write(self, model: Any, step: int) -> None:
         """Predicts and writes each set's file, atomically."""
-        for name, (_, labels) in self._examples.items():
-            outputs = self._predict(model, name)
-            if not self._writes:
-                continue
-            arrays = {"id": np.array(self._ids), **_parts("output", outputs)}
-            if labels is not None:
-                arrays |= _parts("label", labels)
-            path = self._directory / name / f"step-{step:08d}.npz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_beside(path, functools.partial(_write_npz, arrays=arrays))
+        for name in self._examples:
+            arrays = self._arrays(model, name)
+            if self._writes:
+                path = self._directory / name / f"step-{step:08d}.npz"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_beside(path, functools.partial(_write_npz, arrays=arrays))
 
-    def _predict(self, model: Any, name: str) -> Any:
-        outputs = model.predict_on_batch(self._examples[name][0])
-        # Under a strategy each replica predicts the batch and their rows are put together.
-        return keras.tree.map_structure(lambda part: part[: len(self._ids)], outputs)
+    def _arrays(self, model: Any, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        x, labels = self._examples[name]
+        count, rows = len(self._ids), self._batch_sizes[name]
+
+        def predicted(start: int) -> Any:
+            stop = min(start + rows, count)
+            batch = keras.tree.map_structure(lambda part: part[start:stop], x)
+            # Under a strategy each replica predicts the batch and their rows are put together.
+            return keras.tree.map_structure(
+                lambda part: part[: stop - start], model.predict_on_batch(batch)
+            )
+
+        chunks = [predicted(start) for start in range(0, count, rows)]
+        outputs = keras.tree.map_structure(lambda *parts: np.concatenate(parts), *chunks)
+        arrays = {"id": np.array(self._ids), **_parts("output", outputs)}
+        return arrays if labels is None else arrays | _parts("label", labels)
 
 
 @dataclass(frozen=True)
@@ -173,8 +187,11 @@ def _examples(evaluation_set: EvaluationSet, ids: list[int], name: str) -> tuple
 def _parts(prefix: str, structure: Any) -> dict[str, np.ndarray[Any, Any]]:
     if not keras.tree.is_nested(structure):
         array = np.asarray(structure)
-        # Strings arrive as objects, which only pickle could store.
-        return {prefix: array.astype(np.bytes_) if array.dtype == object else array}
+        if array.dtype == object:  # Strings, which only pickle could store like this.
+            array = array.astype(np.bytes_)
+        elif array.dtype.kind == "V":  # bfloat16, which NumPy itself does not know.
+            array = array.astype("float32")
+        return {prefix: array}
     named = structure if isinstance(structure, Mapping) else dict(enumerate(structure))
     parts: dict[str, np.ndarray[Any, Any]] = {}
     for key, part in named.items():

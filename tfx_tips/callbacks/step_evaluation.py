@@ -66,7 +66,7 @@ class StepEvaluation(StepCallback):
             ValueError.
         predictions: How many of the first examples, or which ones by index, to write the
             model's outputs for at every evaluation; `read_predictions` reads them.
-        predictions_bytes: Most bytes of outputs in one evaluation's file, before compression.
+        predictions_bytes: Most bytes in one evaluation's file of predictions, before compression.
         class_counts: True, or a number of examples: for each class with fewer examples (100
             with True), logs how many there are and how many were predicted correctly, as
             `val_count/<class>` and `val_correct/<class>`. Costs a second forward pass.
