@@ -14,7 +14,7 @@ from tfx_tips.callbacks.checkpoint_record import CheckpointRecord, scalar_metric
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.checkpoint_writer import CheckpointWriter
 from tfx_tips.callbacks.evaluation_record import EvaluationRecord
-from tfx_tips.callbacks.monitor_check import resolve_monitor
+from tfx_tips.callbacks.monitor_check import require_order, resolve_monitor
 from tfx_tips.callbacks.monitored_metric import resolve_mode
 from tfx_tips.callbacks.run_guard import RunGuard
 from tfx_tips.callbacks.run_plan import current_plan
@@ -50,7 +50,8 @@ class BestNCheckpoint(StepCallback):
     due; the file is written by a thread, of whose saves at most one waits. TensorFlow then
     copies each variable once when the next step writes to it. Memory: about two copies of
     weights and optimizer state. A model that Keras cannot make a second time from its
-    configuration is saved while training waits, which one log line says.
+    configuration is saved while training waits, which one log line says; one that Keras cannot
+    save as a whole is stored as `.weights.h5`, optimizer included.
 
     Args:
         directory: Local path or URL known to fsspec (`gs://...`); made at the first save.
@@ -137,6 +138,7 @@ class BestNCheckpoint(StepCallback):
         self._guard: RunGuard | None = None
         self._termination = TerminationRequest(is_open=self._is_running)
         self._last_saved_step: int | None = None
+        self._last_logs: Mapping[str, Any] = {}
         self._ready = False
         self._certain = True
         self._resolved_mode: Mode = "min"
@@ -183,6 +185,10 @@ class BestNCheckpoint(StepCallback):
         if self._termination.received:
             self._stop_for_termination()
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Holds what was logged: a train step of the user's own may log what no metric has."""
+        self._last_logs = logs or {}
+
     def steps_finished(self, before: int, after: int) -> None:
         """Saves if `every_steps` says so."""
         if self._schedule is None or not self._schedule.crossed(before, after):
@@ -191,8 +197,8 @@ class BestNCheckpoint(StepCallback):
             if self._last_saved_step != after:
                 self._offer(self, value=None, metrics={}, as_latest=True)
             return
-        metrics = scalar_metrics(self.model.get_metrics_result())
-        self._require_value(metrics)
+        self._require_value(self._last_logs)
+        metrics = scalar_metrics(self._last_logs)
         self._offer(self, value=metrics[self.monitor], metrics=metrics, as_latest=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -267,6 +273,7 @@ class BestNCheckpoint(StepCallback):
         if self._ready:
             return
         assert self._guard is not None
+        require_order(self._guard.run, self.evaluation, self)
         mode, self._certain = resolve_monitor(
             self.model,
             self._guard.run,

@@ -1,5 +1,6 @@
 """Writing a run's checkpoints, in the background where the model allows it."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import keras
 
 from tfx_tips._core.background import BackgroundWorker
 from tfx_tips._core.ranking import Mode, best_first, quality
@@ -48,9 +51,6 @@ class CheckpointWriter:
         writes: Whether this host writes; one that does not only reads the variables.
         several_hosts: Whether other hosts read the model's variables at the same time, so that
             reading must not depend on what this host knows.
-
-    Raises:
-        ValueError: If Keras could not save what the model was compiled with.
     """
 
     def __init__(
@@ -84,17 +84,16 @@ class CheckpointWriter:
             self._write_snapshot, name="tfx_tips.checkpoints"
         )
         self._twin_checked = False
-        if not weights_only:
-            _require_storable(model)
         if writes:
             store.clean()
+            self._look_whether_storable()
         records = store.records() if writes else []
         self._stored = dict(enumerate(records))
         self._known = {
             age: Ranked(age, record.metrics.get(monitor)) for age, record in self._stored.items()
         }
         self._next_age = len(records)
-        if background and writes and model.built:
+        if self._in_background and writes and model.built:
             self._make_snapshot_writer()
 
     @property
@@ -118,6 +117,8 @@ class CheckpointWriter:
             as_latest: Whether being the newest is reason enough to save.
             fields: Of the record, as `CheckpointStore.add` takes them.
         """
+        if not self._weights_only:
+            _build_optimizer(self._model)
         ranked = Ranked(self._next_age, value)
         self._next_age += 1
         stays = self._writes and self._stays(ranked, among=self._all_known(), as_latest=as_latest)
@@ -171,7 +172,7 @@ class CheckpointWriter:
 
     def _save_in_foreground(self, ranked: Ranked, fields: Mapping[str, Any]) -> None:
         def write(path: Path) -> None:
-            if self._weights_only:
+            if self._suffix == ".weights.h5":
                 self._model.save_weights(path)
             else:
                 self._model.save(path)
@@ -221,11 +222,24 @@ class CheckpointWriter:
             with self._lock:
                 del self._stored[age], self._known[age]
 
+    def _look_whether_storable(self) -> None:
+        reason = None if self._weights_only else _why_not_storable(self._model)
+        if reason is not None:
+            # What `save_weights` writes of a compiled model has the optimizer's state, too.
+            self._suffix = ".weights.h5"
+            self._in_background = False
+            _logger.warning(
+                "Checkpoints are saved in the foreground, and hold weights and optimizer state "
+                "but no model. Keras cannot save %s as a whole: %s",
+                type(self._model).__name__,
+                reason,
+            )
+
     def _has_snapshot_writer(self) -> bool:
         if self._in_background and self._snapshot_writer is None:
             self._make_snapshot_writer()
         if self._snapshot_writer is not None and not self._twin_checked:
-            # Not before the first save: only now is the optimizer surely built.
+            # Not before the first save: only now is the optimizer built.
             self._twin_checked = True
             self._give_up_unless(partial(self._snapshot_writer.require_alike, self._model))
         return self._snapshot_writer is not None
@@ -242,15 +256,28 @@ class CheckpointWriter:
         except ValueError as error:
             self._in_background = False
             self._snapshot_writer = None
-            _logger.warning("Checkpoints are saved in the foreground. %s", error)
+            _logger.warning("Checkpoints are saved in the foreground. %s", _one_line(error))
 
 
-def _require_storable(model: Any) -> None:
+def _build_optimizer(model: Any) -> None:
+    """Builds an optimizer that has not made its first step, or its state could not be resumed."""
+    optimizer = model.optimizer
+    if optimizer is not None and not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            optimizer.build(model.trainable_variables)
+
+
+def _why_not_storable(model: Any) -> str | None:
+    """Returns why Keras could not save the model as a whole, or None if it can."""
     try:
-        model.get_compile_config()
-    except TypeError as error:
-        raise ValueError(
-            f"A model is saved with what it was compiled with. Received: a model of which Keras "
-            f"cannot save this: {error} Pass a plain function or a class with `get_config` in "
-            "`compile`, or `save_weights_only=True`."
-        ) from error
+        keras.saving.serialize_keras_object(model)
+    except Exception as error:  # noqa: BLE001 - whatever a `get_config` of the user's own raises
+        return _one_line(error)
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    """Returns an error's first sentence; Keras adds examples of code to some."""
+    text = " ".join(str(error).split())
+    return text.split(". ")[0].rstrip(".") + "."

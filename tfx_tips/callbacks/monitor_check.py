@@ -71,6 +71,24 @@ def resolve_monitor(
     return direction, certain
 
 
+def require_order(run: FitRun, evaluation: Any | None, follower: Any) -> None:
+    """Raises if a callback stands before the evaluation that it follows.
+
+    At the end of training it would have closed before the last evaluation is made.
+
+    Raises:
+        ValueError: If it does.
+    """
+    order = [id(callback) for callback in run.callbacks()]
+    if id(evaluation) in order and order.index(id(follower)) < order.index(id(evaluation)):
+        name = type(follower).__name__
+        raise ValueError(
+            f"The `evaluation` must stand before the {name} that follows it. Received: "
+            f"callbacks in which it stands later. List the {type(evaluation).__name__} first: "
+            "`callbacks=[evaluation, ...]`."
+        )
+
+
 def _evaluation_of(run: FitRun, monitor: str) -> Any | None:
     for callback in run.callbacks():
         if monitor in getattr(callback, "metric_names", ()):

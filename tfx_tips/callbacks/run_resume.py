@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from tfx_tips._core.errors import CheckpointError
 from tfx_tips._core.validation import require_positive_int
 from tfx_tips.callbacks.checkpoint_record import CheckpointRecord
 from tfx_tips.callbacks.checkpoint_restore import load_into
@@ -43,7 +42,9 @@ def resume(model: Any, directory: str | os.PathLike[str]) -> ResumePoint:
     run and resumes it. To be called on every host.
 
     Not restored, as the model does not hold them: random generators of Python, NumPy and
-    `keras.random` without a seed, and what other callbacks remember.
+    `keras.random` without a seed, and what other callbacks remember. Where replicas hold
+    different values (moving statistics of a BatchNormalization that is not synchronised), all
+    of them get the first one's, which are those that Keras saves.
 
     Args:
         model: A model built and compiled as for the run that is resumed.
@@ -53,19 +54,14 @@ def resume(model: Any, directory: str | os.PathLike[str]) -> ResumePoint:
         Where to go on; `resume_fit` does it.
 
     Raises:
-        ValueError: If the model does not fit the checkpoint; it is unchanged then.
-        CheckpointError: If the latest checkpoint holds no optimizer state.
+        ValueError: If the model does not fit the checkpoint, or the checkpoint holds no state
+            of the model's optimizer; the model is unchanged then.
+        DamagedCheckpointError: If there are checkpoints, and none is intact.
     """
     end_broken_runs()  # they may still have something to write here
     store = CheckpointStore(directory)
 
     def restore(record: CheckpointRecord) -> ResumePoint:
-        if record.weights_only:
-            raise CheckpointError(
-                f"A run cannot be resumed from {record.path}, which holds weights alone. "
-                "Load it with `restore_best`, and leave out `save_weights_only` for runs that "
-                "are to be resumed."
-            )
         with store.local_file(record) as path:
             load_into(model, path, require_optimizer=True)
         restore_generators(model, record.random_generators)
