@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -614,3 +618,13 @@ def test_a_dataset_that_repeats_partial_batches_is_padded_once(rng):
     loop.probe()
     error = np.mean((y - predictions(model, x)) ** 2)
     assert loop.run()["loss"] == pytest.approx(error, rel=1e-6)
+
+
+@pytest.mark.multi_process
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_padding_is_exact_under_a_mirrored_strategy(devices):
+    program = Path(__file__).with_name("mirrored_padded_evaluation.py")
+    run = subprocess.run(
+        [sys.executable, str(program), str(devices)], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "exact\n"), run.stderr[-3000:]

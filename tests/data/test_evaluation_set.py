@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfx_tips.callbacks import StepEvaluation
 from tfx_tips.data.evaluation_set import evaluation_set
 
 VECTOR = [(None, 4)]
@@ -341,3 +342,47 @@ def test_a_py_dataset_may_give_dictionaries_and_lengths_that_differ():
 
     evaluation = evaluation_set(Sequences(12, 4), name="val", training_batch_size=8)
     assert [x["tokens"].shape for x, _ in batches(evaluation)] == [(4, 1), (4, 2), (4, 3)]
+
+
+class PlainBatches(Batches):
+    """A PyDataset that does not tell its batch size."""
+
+
+class ToldBatches(Batches):
+    batch_size = 48
+
+
+TRAINING = {
+    "arrays": (lambda: (*numbered(96), 48), 48),
+    "static batches": (lambda: (numbered_dataset(96).batch(48, True),), 48),
+    "batches": (lambda: (numbered_dataset(96).shuffle(9).batch(48).prefetch(1),), 48),
+    "batches that are mapped and repeated": (
+        lambda: (numbered_dataset(96).batch(48).map(lambda x, y: (x, y)).repeat(2),),
+        48,
+    ),
+    "batches of batches": (lambda: (numbered_dataset(96).batch(7).unbatch().batch(48),), 48),
+    "batches cut otherwise": (lambda: (numbered_dataset(96).batch(48).rebatch(6),), 32),
+    "PyDataset that tells": (lambda: (ToldBatches(96, 48),), 48),
+    "PyDataset": (lambda: (PlainBatches(96, 48),), 32),
+}
+
+
+@pytest.mark.parametrize("case", TRAINING)
+def test_an_evaluation_of_arrays_uses_the_training_batch_where_it_can_be_seen(case):
+    make, size = TRAINING[case]
+    seen = []
+
+    class Seen(keras.layers.Layer):
+        def call(self, inputs):
+            if inputs.shape[0]:
+                seen.append(inputs.shape[0])
+            return inputs
+
+    model = keras.Sequential([keras.layers.Input((4,)), Seen(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    evaluation = StepEvaluation(numbered(96), every_steps=99)
+    x, *rest = make()
+    y, batch = rest or (None, None)
+    options = {"batch_size": batch, "shuffle": False, "steps_per_epoch": 1, "verbose": 0}
+    model.fit(x, y, callbacks=[evaluation], **options)
+    assert seen[0] == size

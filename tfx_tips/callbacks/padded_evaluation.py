@@ -77,20 +77,25 @@ class PaddedTestFunction:
         if half == 0:  # A batch of one row is never padded.
             return
 
-        def half_and(rest: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-            return keras.tree.map_structure(lambda p: tf.concat([p[:half], rest(p)], axis=0), data)
+        def pairs(part: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+            """Puts one row of `second` after each row of the first half."""
+            both = tf.stack([part[:half], second], axis=1)
+            both = tf.reshape(both, (2 * half, *part.shape[1:]))
+            return tf.concat([both, part[2 * half :]], axis=0)
 
-        def valid(count: int) -> tf.Tensor:
-            return tf.cast(tf.range(rows) < count, mask.dtype)
-
-        repeated = half_and(lambda part: tf.concat([part[:half], part[2 * half :]], axis=0))
-        first_row = half_and(lambda part: tf.repeat(part[:1], rows - half, axis=0))
+        twice = keras.tree.map_structure(lambda part: pairs(part, part[:half]), data)
+        other = keras.tree.map_structure(
+            lambda part: pairs(part, tf.repeat(part[:1], half, axis=0)), data
+        )
+        number = tf.range(rows)
+        # By turns, so that every replica gets rows of both kinds.
+        firsts = tf.cast((number % 2 == 0) & (number < 2 * half), mask.dtype)
         # The same examples three times: in two batches, with two contents of the rows that
         # weigh nothing, and in one. Only the last one's sums are rounded otherwise.
-        values = self._values((repeated, valid(half)), times=2)
-        other_rest = self._values((first_row, valid(half)), times=2)
-        _require_equal(values, other_rest, relative=1e-5, absolute=1e-12)
-        together = self._values((repeated, valid(2 * half)), times=1)
+        values = self._values((twice, firsts), times=2)
+        other_values = self._values((other, firsts), times=2)
+        _require_equal(values, other_values, relative=1e-5, absolute=1e-12)
+        together = self._values((twice, tf.cast(number < 2 * half, mask.dtype)), times=1)
         _require_equal(values, together, relative=1e-3, absolute=1e-6)
 
     def _make_metrics(self, batch: Any) -> None:

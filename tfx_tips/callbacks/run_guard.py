@@ -53,10 +53,21 @@ class FitRun:
         return self._local("validation_data") is not None
 
     def training_batch_size(self) -> int | None:
-        """Returns the (global) batch size of the training data, or None where unknown."""
+        """Returns the (global) batch size of the training data, or None where it cannot be seen.
+
+        Nothing is read for it: a data set that is iterated once more would shuffle otherwise.
+        So of a `keras.utils.PyDataset` only an attribute `batch_size` of its own is known.
+        """
         adapter = getattr(self._local("epoch_iterator"), "data_adapter", None)
-        size = getattr(adapter, "batch_size", None)
-        return size if isinstance(size, int) and size > 0 else None
+        data = self._local("x")
+        for size in (
+            getattr(adapter, "batch_size", None),
+            getattr(data, "batch_size", None),
+            _batch_size_in(data),
+        ):
+            if isinstance(size, int) and size > 0:
+                return size
+        return None
 
     def callbacks(self) -> Sequence[Any]:
         """Returns the callbacks of this run in their order; empty where unknown."""
@@ -155,6 +166,19 @@ def _end_open_guards() -> None:
         guards = list(_open_guards)
     for guard in guards:
         guard.end_now()
+
+
+def _batch_size_in(dataset: Any) -> int | None:
+    """Returns the size asked for in `dataset.batch(size)`, which its element spec does not hold.
+
+    Private names of tf.data, there in TensorFlow 2.19 to 2.21; without them it is unknown.
+    """
+    while dataset is not None:
+        if "batch" in type(dataset).__name__.lower():
+            size = getattr(dataset, "_batch_size", None)
+            return None if size is None else int(size)
+        dataset = getattr(dataset, "_input_dataset", None)
+    return None
 
 
 def _find_fit_frame(frame: FrameType | None, model: Any) -> FrameType | None:
