@@ -81,6 +81,9 @@ class BestNCheckpoint(StepCallback):
         restore_best(model, "run/checkpoints")
     """
 
+    # On backends whose callbacks may run beside the step: what is done at a batch's end is safe.
+    async_safe = True
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -247,15 +250,16 @@ class BestNCheckpoint(StepCallback):
         value: float | None,
         metrics: Mapping[str, float],
         as_latest: bool,
+        must_stay: bool = False,
     ) -> None:
         """Offers the model's present state, at the step that `clock` has counted."""
         assert self._writer is not None
         epoch, batch = clock.position
         step = clock.finished_steps
-        self._last_saved_step = step
-        self._writer.offer(
+        is_saved = self._writer.offer(
             value=value,
             as_latest=as_latest,
+            must_stay=must_stay,
             fields={
                 "step": step,
                 "epoch": epoch,
@@ -266,6 +270,8 @@ class BestNCheckpoint(StepCallback):
                 "total_steps": self._total_steps,
             },
         )
+        if is_saved:
+            self._last_saved_step = step
         if value is not None:
             self._report_new(step, value)
 
@@ -335,7 +341,7 @@ class BestNCheckpoint(StepCallback):
         try:
             if self._writer is not None:
                 if self._last_saved_step != self.finished_steps:
-                    self._offer(self, value=None, metrics={}, as_latest=True)
+                    self._offer(self, value=None, metrics={}, as_latest=True, must_stay=True)
                 self._writer.flush()
         finally:
             self._close()

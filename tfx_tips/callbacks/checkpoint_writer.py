@@ -31,6 +31,7 @@ class _Save:
     ranked: Ranked
     snapshot: ModelSnapshot
     fields: Mapping[str, Any]
+    must_stay: bool
 
 
 class CheckpointWriter:
@@ -109,25 +110,39 @@ class CheckpointWriter:
         best = best_first(numbers, mode=self._mode, value=lambda e: e[1], age=lambda e: e[0])
         return best[0][2] if best else None
 
-    def offer(self, *, value: float | None, as_latest: bool, fields: Mapping[str, Any]) -> None:
+    def offer(
+        self,
+        *,
+        value: float | None,
+        as_latest: bool,
+        fields: Mapping[str, Any],
+        must_stay: bool = False,
+    ) -> bool:
         """Saves the model as it is now, if that will stay.
 
         Args:
             value: The monitored metric of exactly these weights, or None.
             as_latest: Whether being the newest is reason enough to save.
             fields: Of the record, as `CheckpointStore.add` takes them.
+            must_stay: Whether it stays until the next save, whatever its rank and age.
+
+        Returns:
+            Whether it is saved, or will be by the thread.
         """
         if not self._weights_only:
             _build_optimizer(self._model)
         ranked = Ranked(self._next_age, value)
         self._next_age += 1
-        stays = self._writes and self._stays(ranked, among=self._all_known(), as_latest=as_latest)
+        stays = self._writes and (
+            must_stay or self._stays(ranked, among=self._all_known(), as_latest=as_latest)
+        )
         if stays and not self._has_snapshot_writer():
-            self._save_in_foreground(ranked, fields)
+            self._save_in_foreground(ranked, fields, must_stay)
         elif stays or self._several_hosts:
             snapshot = take_snapshot(self._model, with_optimizer=not self._weights_only)
             if stays:
-                self._hand_over(_Save(ranked, snapshot, fields))
+                self._hand_over(_Save(ranked, snapshot, fields, must_stay))
+        return stays
 
     def check(self) -> None:
         """Raises what went wrong in the background, if anything did."""
@@ -170,21 +185,28 @@ class CheckpointWriter:
         with self._lock:
             return list(self._known.values())
 
-    def _save_in_foreground(self, ranked: Ranked, fields: Mapping[str, Any]) -> None:
+    def _save_in_foreground(
+        self, ranked: Ranked, fields: Mapping[str, Any], must_stay: bool
+    ) -> None:
         def write(path: Path) -> None:
             if self._suffix == ".weights.h5":
                 self._model.save_weights(path)
             else:
                 self._model.save(path)
 
-        self._store_and_prune(ranked, write, generator_states(self._model), fields, None)
+        generators = generator_states(self._model)
+        self._store_and_prune(ranked, write, generators, fields, None, must_stay)
 
     def _write_snapshot(self, save: _Save) -> None:
         assert self._snapshot_writer is not None
         write = partial(self._snapshot_writer.write, save.snapshot)
-        snapshot = save.snapshot
         self._store_and_prune(
-            save.ranked, write, snapshot.generators, save.fields, snapshot.size_bytes
+            save.ranked,
+            write,
+            save.snapshot.generators,
+            save.fields,
+            save.snapshot.size_bytes,
+            save.must_stay,
         )
 
     def _store_and_prune(
@@ -194,6 +216,7 @@ class CheckpointWriter:
         generators: list[dict[str, Any]],
         fields: Mapping[str, Any],
         expected_bytes: int | None,
+        must_stay: bool,
     ) -> None:
         with self._lock:
             self._known.setdefault(ranked.age, ranked)
@@ -216,6 +239,8 @@ class CheckpointWriter:
             stay = ages_to_keep(
                 stored, mode=self._mode, keep=self._keep, keep_latest=self._keep_latest
             )
+            if must_stay:
+                stay.add(ranked.age)
             surplus = {age: self._stored[age] for age in self._stored if age not in stay}
         for age, old in surplus.items():
             self._store.remove(old)
