@@ -198,8 +198,6 @@ class StepClock:
             made = counted
         elif planned is not None and begin < planned <= latest:
             made = planned
-        elif planned is None and counted == begin:
-            made = counted  # the data had ended before this execution
         else:
             made = latest
         self.finished = self._epoch_start + made
