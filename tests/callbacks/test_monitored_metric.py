@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfx_tips.callbacks.monitored_metric import compiled_metrics, metric_behind, resolve_mode
+from tfx_tips.callbacks.monitored_metric import compiled_metrics, known_directions, resolve_mode
 
 X = np.ones((4, 2), "float32")
 
@@ -86,11 +86,27 @@ def test_an_unknown_mode_is_refused(one_output):
 
 
 def test_the_longest_name_counts(one_output):
-    assert metric_behind(one_output, "val_own_auc").name == "own_auc"
-    assert metric_behind(one_output, "val_auc").name == "auc"
-    assert metric_behind(one_output, "val_loss") is None
+    assert resolve_mode(one_output, "val_auc", "auto") == "max"
+    # Not the built-in AUC, whose name ends this one, but a class of the user's own.
+    with pytest.raises(ValueError, match="val_own_auc"):
+        resolve_mode(one_output, "val_own_auc", "auto")
 
 
 def test_compiled_metrics_leave_losses_out(two_outputs):
     names = [metric.name for metric in compiled_metrics(two_outputs)]
     assert sorted(names) == ["precision", "score", "score"]
+
+
+def test_known_directions_leave_out_what_has_to_be_told():
+    def closeness(y_true, y_pred):
+        return keras.ops.mean(y_pred - y_true)
+
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae", closeness, keras.metrics.AUC(name="auc")])
+    model.evaluate(np.zeros((2, 2)), np.zeros((2, 1)), verbose=0)
+    names = ["val_loss", "val_mae", "val_closeness", "val_auc"]
+    assert known_directions(model, names) == {
+        "val_loss": "min",
+        "val_mae": "min",
+        "val_auc": "max",
+    }

@@ -1,6 +1,5 @@
 """Keeping the N best checkpoints and the latest."""
 
-import contextlib
 import logging
 import os
 import sys
@@ -14,10 +13,9 @@ from tfx_tips.callbacks.checkpoint_record import CheckpointRecord, scalar_metric
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.checkpoint_writer import CheckpointWriter
 from tfx_tips.callbacks.evaluation_record import EvaluationRecord
-from tfx_tips.callbacks.monitor_check import require_order, resolve_monitor
-from tfx_tips.callbacks.monitored_metric import resolve_mode
+from tfx_tips.callbacks.monitor_check import require_order, require_value, resolve_monitor
+from tfx_tips.callbacks.monitored_metric import known_directions
 from tfx_tips.callbacks.run_guard import RunGuard
-from tfx_tips.callbacks.run_plan import current_plan
 from tfx_tips.callbacks.step_callback import StepCallback
 from tfx_tips.callbacks.step_evaluation import StepEvaluation
 from tfx_tips.callbacks.termination import EXIT_STATUS, TerminationRequest
@@ -200,7 +198,7 @@ class BestNCheckpoint(StepCallback):
             if self._last_saved_step != after:
                 self._offer(self, value=None, metrics={}, as_latest=True)
             return
-        self._require_value(self._last_logs)
+        require_value(self._last_logs, self.monitor)
         metrics = scalar_metrics(self._last_logs)
         self._offer(self, value=metrics[self.monitor], metrics=metrics, as_latest=True)
 
@@ -211,7 +209,7 @@ class BestNCheckpoint(StepCallback):
             logs = logs or {}
             if self.monitor not in logs and self._certain:
                 return  # not measured in this epoch
-            self._require_value(logs)
+            require_value(logs, self.monitor)
             metrics = scalar_metrics(logs)
             self._offer(self, value=metrics[self.monitor], metrics=metrics, as_latest=True)
         if self._writer is not None:
@@ -265,7 +263,10 @@ class BestNCheckpoint(StepCallback):
                 "epoch": epoch,
                 "batch": batch,
                 "metrics": metrics,
-                "directions": self._directions(metrics),
+                "directions": {
+                    **known_directions(self.model, metrics),
+                    self.monitor: self._resolved_mode,
+                },
                 "seed": self._seed,
                 "total_steps": self._total_steps,
             },
@@ -288,7 +289,8 @@ class BestNCheckpoint(StepCallback):
             evaluation=self.evaluation,
         )
         self._resolved_mode = mode
-        self._plan_total_steps(epoch)
+        if self._asked_total_steps is None:
+            self._total_steps = self.planned_total_steps(epoch)
         strategy = getattr(self.model, "distribute_strategy", None)
         self._writer = CheckpointWriter(
             self._store,
@@ -303,38 +305,6 @@ class BestNCheckpoint(StepCallback):
             several_hosts=num_hosts(strategy) > 1,
         )
         self._ready = True
-
-    def _plan_total_steps(self, epoch: int) -> None:
-        plan = current_plan()
-        batches, epochs = (self.params or {}).get("steps"), self.planned_epochs
-        if self._asked_total_steps is not None:
-            self._total_steps = self._asked_total_steps
-        elif plan is not None:
-            self._total_steps = plan.total_steps
-        elif batches and epochs:
-            left = (epochs - epoch) * batches // self.batches_per_step
-            self._total_steps = self.finished_steps + left
-        else:
-            self._total_steps = None
-
-    def _directions(self, metrics: Mapping[str, float]) -> dict[str, Mode]:
-        directions: dict[str, Mode] = {self.monitor: self._resolved_mode}
-        for name in metrics:
-            if name != self.monitor:
-                with contextlib.suppress(ValueError):
-                    directions[name] = resolve_mode(self.model, name, "auto")
-        return directions
-
-    def _require_value(self, logs: Mapping[str, Any]) -> None:
-        value = logs.get(self.monitor)
-        if value is None or self.monitor not in scalar_metrics(logs):
-            problem = "is not logged" if value is None else "is not a single number"
-            raise ValueError(
-                f"`monitor` must be a single number that is logged. Received: "
-                f"monitor={self.monitor!r}, which {problem}; logged are: "
-                f"{', '.join(sorted(logs))}. Nothing was saved or removed. Correct `monitor`, or "
-                "pass a StepEvaluation as `evaluation`."
-            )
 
     def _stop_for_termination(self) -> None:
         """Saves what has been trained, and leaves `fit` as SIGTERM asks."""

@@ -1,16 +1,15 @@
 """Evaluating a stored checkpoint on a full set, and recording the values with it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from tfx_tips._core.ranking import Mode
 from tfx_tips.callbacks.checkpoint_record import CheckpointRecord, scalar_metrics
 from tfx_tips.callbacks.checkpoint_restore import load_into
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
-from tfx_tips.callbacks.monitored_metric import resolve_mode
+from tfx_tips.callbacks.monitored_metric import known_directions
 
 
 def evaluate_checkpoint(
@@ -47,7 +46,7 @@ def evaluate_checkpoint(
         model = _load(record, path, model)
     values = evaluate_model(model, data, batch_size=batch_size)
     metrics = {f"{name}_{metric}": value for metric, value in values.items()}
-    store.annotate(record, metrics, directions=dict(_known_directions(model, metrics)))
+    store.annotate(record, metrics, directions=known_directions(model, metrics))
     return metrics
 
 
@@ -96,11 +95,3 @@ def _load(record: CheckpointRecord, path: Path, model: Any) -> Any:
             "`(model, data)` with a compiled model."
         )
     return model
-
-
-def _known_directions(model: Any, names: Iterable[str]) -> Iterator[tuple[str, Mode]]:
-    for name in names:
-        try:
-            yield name, resolve_mode(model, name, "auto")
-        except ValueError:
-            continue

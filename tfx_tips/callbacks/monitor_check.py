@@ -1,10 +1,12 @@
 """Making sure before the first step that a monitored metric will exist and has a direction."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import keras
 
 from tfx_tips._core.ranking import Mode, require_mode
+from tfx_tips.callbacks.checkpoint_record import scalar_metrics
 from tfx_tips.callbacks.declared_metrics import declared_direction, declared_names, is_declared
 from tfx_tips.callbacks.monitored_metric import resolve_mode
 from tfx_tips.callbacks.run_guard import FitRun
@@ -86,6 +88,22 @@ def require_order(run: FitRun, evaluation: Any | None, follower: Any) -> None:
             f"The `evaluation` must stand before the {name} that follows it. Received: "
             f"callbacks in which it stands later. List the {type(evaluation).__name__} first: "
             "`callbacks=[evaluation, ...]`."
+        )
+
+
+def require_value(logs: Mapping[str, Any], monitor: str) -> None:
+    """Raises unless `logs` hold a single number under the name `monitor`.
+
+    Raises:
+        ValueError: If they do not.
+    """
+    if monitor not in scalar_metrics(logs):
+        problem = "is not a single number" if monitor in logs else "is not logged"
+        raise ValueError(
+            "`monitor` must be a single number that is logged. Received: "
+            f"monitor={monitor!r}, which {problem}; logged are: {', '.join(sorted(logs))}. "
+            "Nothing was saved or removed. Correct `monitor`, or pass a StepEvaluation as "
+            "`evaluation`."
         )
 
 

@@ -1,6 +1,7 @@
 """What a callback's `monitor` and `mode` mean for a compiled model."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import keras
@@ -39,13 +40,13 @@ def resolve_mode(model: Any, monitor: str, mode: str) -> Mode:
     return direction
 
 
-def metric_behind(model: Any, name: str) -> Any | None:
-    """Returns the compiled metric that reports under `name`, or None for losses and unknowns.
-
-    A name in `logs` may have an evaluation's and an output's name in front of the metric's,
-    so the longest metric name that ends it counts.
-    """
-    return next(iter(_metrics_behind(model, name)), None)
+def known_directions(model: Any, names: Iterable[str]) -> dict[str, Mode]:
+    """Returns the direction of each metric for which `mode="auto"` decides."""
+    directions: dict[str, Mode] = {}
+    for name in names:
+        with contextlib.suppress(ValueError):
+            directions[name] = resolve_mode(model, name, "auto")
+    return directions
 
 
 def compiled_metrics(model: Any) -> Iterator[Any]:
@@ -60,6 +61,11 @@ def compiled_metrics(model: Any) -> Iterator[Any]:
 
 
 def _metrics_behind(model: Any, name: str) -> list[Any]:
+    """Returns the metrics that may report under `name`; none for losses and unknown names.
+
+    A name in `logs` may have an evaluation's and an output's name in front of the metric's,
+    so the longest metric name that ends it counts.
+    """
     found = [
         metric
         for metric in compiled_metrics(model)

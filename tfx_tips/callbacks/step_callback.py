@@ -88,6 +88,20 @@ class StepCallback(keras.callbacks.Callback):
         plan = current_plan()
         return (self.params or {}).get("epochs") if plan is None else plan.epochs
 
+    def planned_total_steps(self, epoch: int) -> int | None:
+        """Returns the optimizer steps that the whole run is to have, or None where unknown.
+
+        Args:
+            epoch: The epoch that is about to begin.
+        """
+        plan = current_plan()
+        if plan is not None:
+            return plan.total_steps
+        batches, epochs = (self.params or {}).get("steps"), self.planned_epochs
+        if not batches or not epochs:
+            return None
+        return self.finished_steps + (epochs - epoch) * batches // self.batches_per_step
+
     @property
     def position(self) -> tuple[int, int]:
         """Where training would go on: the epoch, from 0, and how many of its batches are done.
