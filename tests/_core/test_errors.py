@@ -11,7 +11,7 @@ from tfx_tips._core import errors
     ("error", "caught_as"),
     [
         (errors.CheckpointError, [errors.TfxTipsError]),
-        (errors.NoFiniteMetricError, [errors.CheckpointError, errors.TfxTipsError]),
+        (errors.NoFiniteMetricError, [errors.CheckpointError, errors.TfxTipsError, ValueError]),
         (errors.DamagedCheckpointError, [errors.CheckpointError, errors.TfxTipsError]),
         (errors.NotEnoughSpaceError, [errors.TfxTipsError, OSError]),
     ],

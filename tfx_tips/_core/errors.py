@@ -4,7 +4,7 @@ Wrong arguments are `ValueError`, missing packages `ImportError`. The rest:
 
     TfxTipsError
         CheckpointError             a checkpoint directory cannot give what was asked
-            NoFiniteMetricError     every recorded value of the monitored metric is NaN
+            NoFiniteMetricError     (also ValueError) all values of the monitored metric are NaN
             DamagedCheckpointError  what is on disk does not match its manifest
         NotEnoughSpaceError         (also OSError) a write did not fit; says bytes needed, free
 """
@@ -18,7 +18,7 @@ class CheckpointError(TfxTipsError):
     """A checkpoint directory cannot give what was asked of it."""
 
 
-class NoFiniteMetricError(CheckpointError):
+class NoFiniteMetricError(CheckpointError, ValueError):
     """No checkpoint has a finite value of the metric that shall choose."""
 
 

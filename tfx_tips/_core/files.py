@@ -39,20 +39,24 @@ def write_beside(
         OSError: If writing fails otherwise.
     """
     temporary = path.with_name(f"{STRAY_PREFIX}{secrets.token_hex(4)}-{path.name}")
+    written = 0
     try:
-        write(temporary)
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-        flush_to_disk(path.parent)
+        try:
+            write(temporary)
+            flush_to_disk(temporary)
+            os.replace(temporary, path)
+            flush_to_disk(path.parent)
+        finally:
+            # Also after an exception of the writer's own; gone already where the rename worked.
+            # Before the free bytes are counted, of which it has taken some.
+            written = written_size(temporary)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
     except OSError as error:
         if not is_disk_full(error):
             raise
-        needed = written_size(temporary) if expected_bytes is None else expected_bytes
+        needed = written if expected_bytes is None else expected_bytes
         raise not_enough_space(path, needed) from error
-    finally:
-        # Also after an exception of the writer's own; gone already where the rename worked.
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
