@@ -342,12 +342,10 @@ class TestForeground:
                 model.optimizer.variables[2].assign(np.full((1, 1), step))
                 offer(run, model, step, 1 / step)
         (line,) = caplog.records
-        assert line.getMessage() == (
-            "Checkpoints are saved in the foreground, and hold weights and optimizer state but no "
-            "model. Keras cannot save Subclass as a whole: Object Subclass was created by passing "
-            "non-serializable argument values in `__init__()`, and therefore the object must "
-            "override `get_config()` in order to be serializable."
-        )
+        message = line.getMessage()
+        assert message.startswith("Checkpoints are saved in the foreground")
+        assert "Subclass" in message
+        assert "\n" not in message
         assert [record.step for record in store.records()] == [1, 2, 3]
         assert "tfx_tips.checkpoints" not in {thread.name for thread in threading.enumerate()}
         fresh = subclass()
