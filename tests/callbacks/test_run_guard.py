@@ -214,3 +214,31 @@ def test_what_is_still_open_ends_at_the_interpreters_exit():
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout == "ended True\n"
+
+
+def test_looks_beside_a_busy_thread_see_it_run_until_it_ends():
+    looks = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.run = FitRun(self.model)
+            self.done = threading.Event()
+            threading.Thread(target=self.look, daemon=True).start()
+
+        def look(self):
+            while self.run.is_running():
+                looks.append(True)
+            self.done.set()
+
+    look = Look()
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((64, 2), "float32"), np.ones((64, 1), "float32")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        model.fit(x, y, batch_size=1, verbose=0, callbacks=[look])
+    finally:
+        sys.setswitchinterval(interval)
+    assert look.done.wait(timeout=60)
+    assert len(looks) > 10
