@@ -1,6 +1,5 @@
 import csv
 import json
-import re
 import subprocess
 import sys
 
@@ -65,37 +64,3 @@ def test_keeps_three_best_and_the_latest_and_a_row_for_each_run(runs):
         rows = list(csv.DictReader(file))
     assert [row["status"] for row in rows] == ["completed"] * 3
     assert [row["parameter/seed"] for row in rows] == ["3", "3", "4"]
-
-
-@pytest.mark.multi_process
-def test_command_ends_with_a_report_that_says_what_to_do_next(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tfx_tips", "quickstart", "--steps", "12", "--directory", "out"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    report = done.stdout[done.stdout.index("Evaluated every") :]
-    assert "█" in report
-    assert re.search(r"Chosen: step \d+, at \d+% of the budget", report)
-    reloaded, recorded = re.findall(r"(\d+\.\d\d)%", report)
-    assert reloaded == recorded
-    assert "tensorboard --logdir out" in report
-    assert list((tmp_path / "out" / "run-1").glob("events.out.tfevents.*"))
-
-
-@pytest.mark.multi_process
-def test_a_wrong_number_of_steps_is_said_in_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tfx_tips", "quickstart", "--steps", "0"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("tfx-tips: `steps` must be an integer of at least 1.")
-    assert not list(tmp_path.iterdir())
