@@ -31,6 +31,7 @@ BEFORE = {
     "checkpoints.md": REGRESSION,
     "evaluation.md": DIGITS,
     "experiments.md": "",
+    "ghost_batch_normalization.md": "",
     "resuming.md": DIGITS,
 }
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from tfx_tips._version import __version__
 
-_SUBPACKAGES = ("callbacks", "data", "distribute", "reports")
+_SUBPACKAGES = ("callbacks", "data", "distribute", "layers", "reports")
 
 __all__ = ["__version__", *_SUBPACKAGES]
 
