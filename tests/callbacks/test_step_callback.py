@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfx_tips
 from tfx_tips.callbacks.run_plan import RunPlan, part_of
-from tfx_tips.callbacks.step_callback import StepCallback
+from tfx_tips.callbacks.step_callback import StepCallback, batches_per_step
 from tfx_tips.callbacks.step_evaluation import StepEvaluation
 
 X = np.ones((20, 2), "float32")
@@ -194,3 +194,11 @@ def test_quiet_hooks_keep_no_memory():
         tracemalloc.stop()
     # 32 bytes are `before` itself; other threads disturb some of the measurements.
     assert statistics.median(grown[100:]) <= 32
+
+
+def test_a_loss_scaling_optimizer_accumulates_as_its_inner_one_does():
+    inner = keras.optimizers.SGD(gradient_accumulation_steps=3)
+    assert batches_per_step(inner) == 3
+    assert batches_per_step(keras.optimizers.LossScaleOptimizer(inner)) == 3
+    assert batches_per_step(keras.optimizers.SGD()) == 1
+    assert batches_per_step(None) == 1

@@ -91,9 +91,8 @@ def load_into(model: Any, path: Path, *, require_optimizer: bool = False) -> boo
             "of data, or call `model.build(input_shape)`."
         )
     optimizer = model.optimizer if model.compiled else None
-    if optimizer is not None and not optimizer.built:
-        with _scope(model):
-            optimizer.build(model.trainable_variables)
+    if optimizer is not None:
+        build_optimizer(model)
     stored = stored_shapes(path)
     fits = optimizer is not None and len(stored.optimizer) == len(optimizer.variables)
     if require_optimizer and not fits:
@@ -119,10 +118,17 @@ def load_into(model: Any, path: Path, *, require_optimizer: bool = False) -> boo
     return fits
 
 
-def _scope(model: Any) -> contextlib.AbstractContextManager[Any]:
-    # Only on TensorFlow do models have a strategy.
-    strategy = getattr(model, "distribute_strategy", None)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
+def build_optimizer(model: Any) -> None:
+    """Builds the optimizer of a built model if it has not made its first step yet.
+
+    Until then it has no state that could be stored or loaded.
+    """
+    optimizer = model.optimizer
+    if optimizer is not None and not optimizer.built:
+        # Only on TensorFlow do models have a strategy.
+        strategy = getattr(model, "distribute_strategy", None)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 @contextlib.contextmanager

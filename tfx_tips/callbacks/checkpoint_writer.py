@@ -1,6 +1,5 @@
 """Writing a run's checkpoints, in the background where the model allows it."""
 
-import contextlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import keras
 from tfx_tips._core.background import BackgroundWorker
 from tfx_tips._core.ranking import Mode, best_first, quality
 from tfx_tips.callbacks.checkpoint_record import CheckpointRecord
+from tfx_tips.callbacks.checkpoint_restore import build_optimizer
 from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.model_snapshot import (
     ModelSnapshot,
@@ -130,7 +130,7 @@ class CheckpointWriter:
             Whether it is saved, or will be by the thread.
         """
         if not self._weights_only:
-            _build_optimizer(self._model)
+            build_optimizer(self._model)
         ranked = Ranked(self._next_age, value)
         self._next_age += 1
         stays = self._writes and (
@@ -282,15 +282,6 @@ class CheckpointWriter:
             self._in_background = False
             self._snapshot_writer = None
             _logger.warning("Checkpoints are saved in the foreground. %s", _one_line(error))
-
-
-def _build_optimizer(model: Any) -> None:
-    """Builds an optimizer that has not made its first step, or its state could not be resumed."""
-    optimizer = model.optimizer
-    if optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)
-        with contextlib.nullcontext() if strategy is None else strategy.scope():
-            optimizer.build(model.trainable_variables)
 
 
 def _why_not_storable(model: Any) -> str | None:

@@ -15,6 +15,7 @@ from tfx_tips.callbacks.checkpoint_store import CheckpointStore
 from tfx_tips.callbacks.model_snapshot import restore_generators
 from tfx_tips.callbacks.run_guard import end_broken_runs
 from tfx_tips.callbacks.run_plan import RunPlan, part_of
+from tfx_tips.callbacks.step_callback import batches_per_step
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def resume_fit(
             f"{steps_per_epoch}, steps_per_execution={per_execution}."
         )
     point = resume(model, directory)
-    accumulated = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
+    accumulated = batches_per_step(model.optimizer)
     done = min(point.epoch * steps_per_epoch + point.batch, epochs * steps_per_epoch)
     first_epoch, first_batch = divmod(done, steps_per_epoch)
     if first_batch % per_execution:

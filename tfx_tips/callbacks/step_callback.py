@@ -42,8 +42,7 @@ class StepCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock at the optimizer's iterations, or where a resumed run says."""
-        accumulated = getattr(_counting(self.model.optimizer), "gradient_accumulation_steps", None)
-        self.batches_per_step = accumulated or 1
+        self.batches_per_step = batches_per_step(self.model.optimizer)
         plan = current_plan()
         self._clock.begin_run(
             self._finished_batches(),
@@ -130,6 +129,11 @@ class StepCallback(keras.callbacks.Callback):
             if variable.name == "iteration":
                 return int(variable.numpy())
         return int(optimizer.iterations.numpy()) * self.batches_per_step
+
+
+def batches_per_step(optimizer: Any) -> int:
+    """Returns how many batches an optimizer accumulates gradients over; 1 where it does not."""
+    return getattr(_counting(optimizer), "gradient_accumulation_steps", None) or 1
 
 
 def _counting(optimizer: Any) -> Any:
